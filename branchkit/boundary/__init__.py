@@ -1,0 +1,1 @@
+"""The boundary: the only door between a harness and the world."""

@@ -1,0 +1,1 @@
+"""Counterfactual branches: one component swapped, everything before the fork for nothing."""

@@ -1,0 +1,1 @@
+"""A tool-calling loop made of named, swappable components."""

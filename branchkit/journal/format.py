@@ -1,0 +1,156 @@
+"""Canonical JSON (RFC 8785), the hash of it, and the escape for what RFC 8785 cannot hold (R6).
+
+Everything that is hashed goes through ``canonical``. The fast path is orjson; whatever orjson would
+write otherwise than RFC 8785 is recognised in its output and handed to ``rfc8785``, which stays the
+oracle (``tests/t1_journal/test_format.py`` compares the two on random values).
+
+I-JSON cannot hold lone surrogates, NaN, infinities or integers beyond 2^53 - 1, yet real runs hold
+all of them. Such a value is stored as ``{"$json": "<its JSON text, ASCII>"}``, and an object whose
+own key is ``$json`` likewise, so that reading gives back exactly what was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import rfc8785
+
+Json = Any  # a JSON value: None | bool | int | float | str | list | dict
+
+SCHEMA_VERSION = 1
+HASH_PREFIX = "sha256:"
+ZERO_HASH = HASH_PREFIX + "0" * 64
+ESCAPE_KEY = "$json"
+MAX_SAFE_INTEGER = 2**53 - 1
+
+_ORJSON_OPTIONS = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_STRICT_INTEGER
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+# Where orjson's text may differ from RFC 8785: integral floats ("1.0") and exponents.
+_SUSPECT = re.compile(rb"\.0[,}\]]|\.0\Z|[0-9]e[+-]?[0-9]+[,}\]]|[0-9]e[+-]?[0-9]+\Z")
+# RFC 8785 writes a float of 2^53 and more as plain digits; a real integer of that size is escaped.
+_LONG_NUMBER = re.compile(rb"(?:\A|[:,\[])-?[0-9]{16}")
+# orjson sorts keys by code point, RFC 8785 by UTF-16 unit. They can differ only where a key holds a
+# character >= U+E000, whose UTF-8 starts at 0xEE.
+_HIGH = re.compile(rb"[\xee-\xff]")
+
+
+def canonical(value: Json) -> bytes:
+    """``value`` as RFC 8785 bytes.
+
+    Raises ValueError for what RFC 8785 cannot hold: ``escape`` it first.
+    """
+    try:
+        text = orjson.dumps(value, option=_ORJSON_OPTIONS)
+    except TypeError:
+        return _by_oracle(value)
+    if _SUSPECT.search(text) or (_HIGH.search(text) and _has_high_key(value)):
+        return _by_oracle(value)
+    # orjson writes NaN as null without a word; only a round trip tells.
+    if b"null" in text and orjson.loads(text) != value:
+        return _by_oracle(value)
+    return text
+
+
+def _by_oracle(value: Json) -> bytes:
+    try:
+        return rfc8785.dumps(value)
+    except rfc8785.CanonicalizationError as error:
+        raise ValueError(str(error)) from None
+
+
+def _has_high_key(value: Json) -> bool:
+    if isinstance(value, dict):
+        return any(max(key, default="") >= "\ue000" or _has_high_key(value[key]) for key in value)
+    return isinstance(value, list | tuple) and any(_has_high_key(item) for item in value)
+
+
+def digest(data: bytes) -> str:
+    """``sha256:`` + 64 hex digits of ``data``."""
+    return HASH_PREFIX + hashlib.sha256(data).hexdigest()
+
+
+def value_hash(value: Json) -> str:
+    """The hash of any JSON value, escaped where RFC 8785 cannot hold it."""
+    return digest(escaped_canonical(value))
+
+
+def escaped_canonical(value: Json) -> bytes:
+    """``value`` as canonical bytes, with ``escape`` applied only where it is needed."""
+    try:
+        data = canonical(value)
+    except ValueError:
+        return canonical(escape(value))
+    return canonical(escape(value)) if b'"$json"' in data else data
+
+
+def escape(value: Json) -> Json:
+    """``value`` with everything that I-JSON cannot hold replaced by ``{"$json": text}``."""
+    match value:
+        case bool() | None:
+            return value
+        case str():
+            return value if _is_unicode(value) else {ESCAPE_KEY: json.dumps(value)}
+        case int():
+            return value if abs(value) <= MAX_SAFE_INTEGER else {ESCAPE_KEY: str(value)}
+        case float():
+            finite = value == value and value not in (float("inf"), float("-inf"))
+            return value if finite else {ESCAPE_KEY: json.dumps(value)}
+        case Mapping():
+            if not all(isinstance(key, str) for key in value):
+                raise TypeError("an object with a key that is no string is not JSON")
+            if ESCAPE_KEY in value or not all(map(_is_unicode, value)):
+                return {ESCAPE_KEY: json.dumps(value, sort_keys=True)}
+            return {key: escape(item) for key, item in value.items()}
+        case list() | tuple():
+            return [escape(item) for item in value]
+        case _:
+            raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def unescape(value: Json) -> Json:
+    """The value that ``escape`` was given."""
+    if isinstance(value, dict):
+        if value.keys() == {ESCAPE_KEY}:
+            return json.loads(value[ESCAPE_KEY])
+        return {key: unescape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unescape(item) for item in value]
+    if type(value) is int and abs(value) > MAX_SAFE_INTEGER:
+        return float(value)
+    return value
+
+
+def parse(line: bytes) -> Json:
+    """One line of canonical JSON as a value, escapes resolved. Raises ValueError."""
+    value = orjson.loads(line)
+    return unescape(value) if b'"$json"' in line or _LONG_NUMBER.search(line) else value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def accumulate(before: str, item_hash: str) -> str:
+    """The hash of an append-only list after one more item, in constant time.
+
+    Hashing a whole list after each append is quadratic (62 s for 10,000 messages); this is the
+    definition of context and record hashes from the first version on.
+    """
+    return digest(before.encode() + item_hash.encode())
+
+
+

@@ -1,0 +1,1 @@
+"""The record: what a run's events fold to, and what the model saw at each turn."""

@@ -1,0 +1,1 @@
+"""Replay: the real harness code over the journal, with the world stubbed."""

@@ -1,0 +1,1 @@
+"""Fakes that are product: the scripted model server and friends, for tests of your own harness."""
