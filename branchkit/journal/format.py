@@ -151,6 +151,3 @@ def accumulate(before: str, item_hash: str) -> str:
     definition of context and record hashes from the first version on.
     """
     return digest(before.encode() + item_hash.encode())
-
-
-

@@ -1,0 +1,360 @@
+"""Every kind of event, each field once: the journal's schema (R1-R5, C01).
+
+An event is an envelope around one payload. The union is closed: a line of another kind or version is
+a clear error, never skipped. ``VOLATILE`` names the fields that do not affect behaviour and are left
+out of the logical hash (R7); the envelope's ``recorded_at``, ``run_id`` and hashes always are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+
+from branchkit.errors import InputRefused
+from branchkit.journal.format import SCHEMA_VERSION, Json, value_hash
+
+Message = dict[str, Any]  # OpenAI chat shape: role, content, tool_calls, tool_call_id, ...
+Effect = Literal["pure", "workspace", "external"]
+CallStatus = Literal["completed", "error", "timeout", "aborted", "denied", "unanswered"]
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one event says. Fields that no reader could do without have no default."""
+
+    VOLATILE: ClassVar[frozenset[str]] = frozenset()
+
+
+class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One swappable part of the harness as it was: its spec, and what the spec's words stood for."""
+
+    spec: str
+    content: str | None = None  # the text of a prompt, rulebook or tool module: forks need no files
+
+
+class Issue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One repair or oddity of an imported file, at its place."""
+
+    code: str
+    line: int | None = None
+    index: int | None = None
+    id: str | None = None
+    bytes: int | None = None
+    detail: str = ""
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an imported run comes from, and how exactly its contexts are known."""
+
+    format: str
+    fidelity: Literal["exact", "rebuilt", "text"]
+    source: str  # file name without its folder
+    source_sha256: str
+    importer: int  # version of the rules that were applied
+    issues: list[Issue]
+    unknown: list[
+        str
+    ]  # what the file does not hold: "system prompt", "tool schemas", "base commit"
+
+
+class TaskStarted(Payload):
+    """The run's first event: the task, the harness by component, and the versions of everything."""
+
+    VOLATILE = frozenset({"versions", "base"})
+
+    task: str
+    components: dict[str, Component]
+    tools: list[dict[str, Any]]  # schemas as sent to the model, with branchkit's "effect" beside
+    budgets: dict[str, int]
+    seed: int
+    started_at: str  # the run's own clock, which advances by the turn: ISO 8601, UTC
+    versions: dict[str, str]
+    base: str | None = None  # id of the workspace's base in the pack
+    base_hash: str | None = None
+    volatile: list[str] = []  # what workspace hashes leave out
+    origin: Origin | None = None
+
+
+class InputReceived(Payload):
+    """A message that came from outside the loop: the task, or a person."""
+
+    message: Message
+    source: Literal["task", "person", "harness"] = "task"
+
+
+class Copied(msgspec.Struct, frozen=True, tag="copy", tag_field="part"):
+    """Messages ``start:stop`` of the base context."""
+
+    start: int
+    stop: int
+
+
+class FromEvent(msgspec.Struct, frozen=True, tag="event", tag_field="part"):
+    """The message that an event of this run stands for."""
+
+    seq: int
+
+
+class FromParent(msgspec.Struct, frozen=True, tag="parent", tag_field="part"):
+    """The message that an event of the parent run stands for."""
+
+    seq: int
+
+
+class New(msgspec.Struct, frozen=True, tag="new", tag_field="part"):
+    """A message that stands in no event: a system prompt, a result delivered anew after a swap."""
+
+    message: Message
+
+
+Part = Copied | FromEvent | FromParent | New
+
+
+class ContextBuilt(Payload):
+    """What the model is about to see, as a difference to an earlier context (R9, R12).
+
+    ``base_seq`` is the ContextBuilt that ``Copied`` parts refer to; it lies in the parent run when
+    ``base_in_parent``. ``context_hash`` accumulates over messages and tool schemas.
+    """
+
+    parts: list[Part]
+    messages: int
+    context_hash: str
+    request_hash: str
+    sampling: dict[str, Any]
+    base_seq: int | None = None
+    base_in_parent: bool = False
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A proposed action. ``call_id`` is the journal's own: providers repeat theirs within a run."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None  # None: not parsable, see raw
+    raw: str | None = None
+
+
+class ModelReplied(Payload):
+    """One reply, as obtained, with what the provider said about itself (R4)."""
+
+    VOLATILE = frozenset({"provider_id", "provider_call_ids", "duration_ms"})
+
+    message: Message
+    calls: list[Call]
+    request_hash: str
+    requested_model: str
+    served_model: str
+    finish_reason: str
+    usage: dict[str, int]
+    provider_id: str = ""
+    provider_call_ids: list[str] = []
+    duration_ms: float | None = None
+
+
+class ModelFailed(Payload):
+    """The model was asked and gave no reply. An observation: replay gives it again (R53)."""
+
+    VOLATILE = frozenset({"duration_ms"})
+
+    request_hash: str
+    error: str
+    duration_ms: float | None = None
+
+
+class ToolProposed(Payload):
+    """The harness read this action out of the reply (R3, first of four)."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+    problem: str | None = None  # why the arguments could not be read
+
+
+class ToolAuthorized(Payload):
+    """What the policy decided, and by which of its rules (R3, second of four)."""
+
+    call_id: str
+    decision: Literal["allow", "deny", "hold"]
+    policy: str
+    reason: str
+
+
+class ApprovalRequested(Payload):
+    """The policy held the call for a person; the run waits."""
+
+    call_id: str
+    reason: str
+
+
+class ToolIntent(Payload):
+    """The call is about to leave the host: durable before it does (R20; R3, third of four)."""
+
+    VOLATILE = frozenset({"idempotency_key"})
+
+    call_id: str
+    name: str
+    request_hash: str
+    effect: Effect
+    idempotency_key: str
+
+
+class ToolResult(Payload):
+    """The whole observation (R3, last of four). Text over the inline limit stands in the blobs."""
+
+    VOLATILE = frozenset({"duration_ms"})
+
+    call_id: str
+    status: CallStatus
+    sha256: str  # of the whole text, bare hex
+    bytes: int
+    text: str | None = None
+    blob: str | None = None
+    exit_code: int | None = None
+    duration_ms: float | None = None
+
+
+class Delivered(Payload):
+    """What of a result the model is shown. ``text`` is None where that is the whole result."""
+
+    call_id: str
+    rule: str
+    text: str | None = None
+    omitted_lines: int = 0
+    omitted_bytes: int = 0
+
+
+class EnvironmentRead(Payload):
+    """A clock, an identifier, entropy or a listing that the harness asked for (R52)."""
+
+    source: str
+    request_hash: str
+    arguments: list[Any]
+    value: Any
+
+
+class Compacted(Payload):
+    """The messages that replace the history so far, exactly as obtained (R10)."""
+
+    VOLATILE = frozenset({"tokens_before"})
+
+    messages: list[Message]
+    reason: str
+    tokens_before: int | None = None
+
+
+class StateTransition(Payload):
+    """The record before and after a turn (R5)."""
+
+    cause_seq: int
+    before_hash: str
+    after_hash: str
+    reducer_version: int
+
+
+class Checkpoint(Payload):
+    """A workspace snapshot bound to this place of the journal, durable before it was written (R30)."""
+
+    VOLATILE = frozenset({"snapshot", "changed_bytes"})
+
+    record_hash: str
+    snapshot: str
+    tree_hash: str
+    files: int
+    changed_bytes: int
+
+
+class Forked(Payload):
+    """First event of a branch: where in which run it begins, and what is different."""
+
+    VOLATILE = frozenset({"parent_run_id", "parent_event_hash", "snapshot"})
+
+    parent_run_id: str
+    parent_seq: int
+    parent_event_hash: str
+    turn: int
+    arm: str
+    seed: int
+    swap: dict[str, str] | None  # {"component", "spec", "hash"}; None in the control arm
+    components: dict[str, Component]
+    snapshot: str | None = None
+    redelivered_from: int = 1
+
+
+class TaskFinished(Payload):
+    """The run's end and why it ended."""
+
+    status: Literal[
+        "completed", "max_turns", "max_calls", "waiting", "failed", "cancelled", "unknown"
+    ]
+    reason: str = ""
+
+
+KINDS: dict[str, type[Payload]] = {
+    kind.__name__: kind
+    for kind in (
+        TaskStarted, InputReceived, ContextBuilt, ModelReplied, ModelFailed, ToolProposed,
+        ToolAuthorized, ApprovalRequested, ToolIntent, ToolResult, Delivered, EnvironmentRead,
+        Compacted, StateTransition, Checkpoint, Forked, TaskFinished,
+    )
+}  # fmt: skip
+
+
+class Event(NamedTuple):
+    """One event with its envelope. ``turn`` 0 is the start; ``step_id`` names reply or call."""
+
+    seq: int
+    turn: int
+    step_id: str
+    payload: Payload
+    recorded_at: str
+    run_id: str
+    prev_event_hash: str
+    event_hash: str
+
+    @property
+    def kind(self) -> str:
+        return type(self.payload).__name__
+
+
+def payload_json(payload: Payload) -> dict[str, Json]:
+    """The payload as plain JSON values."""
+    plain: dict[str, Json] = msgspec.to_builtins(payload)
+    return plain
+
+
+def parse_payload(kind: str, version: int, value: Json) -> Payload:
+    """The typed payload. Raises InputRefused for a kind, a version or a shape that is not known."""
+    if version != SCHEMA_VERSION:
+        raise InputRefused(
+            f"schema version {version} is not {SCHEMA_VERSION}",
+            hint="a newer branchkit wrote this journal: upgrade with pip install -U",
+        )
+    if kind not in KINDS:
+        raise InputRefused(
+            f"unknown kind of event {kind!r}", hint="a newer branchkit may have written it"
+        )
+    try:
+        return msgspec.convert(value, KINDS[kind])
+    except msgspec.ValidationError as error:
+        raise InputRefused(
+            f"{kind}: {error}", hint="the line is not what branchkit writes"
+        ) from None
+
+
+def logical_hash(event: Event) -> str:
+    """The hash of what affects behaviour: kind, place and payload without volatile fields (R7)."""
+    content = payload_json(event.payload)
+    for field in event.payload.VOLATILE:
+        content.pop(field, None)
+    return value_hash([event.kind, event.turn, event.step_id, content])
+
+
+def reply_step(turn: int) -> str:
+    """The step of the reply of ``turn``: ``t0023``."""
+    return f"t{turn:04d}"
+
+
+def call_step(turn: int, number: int) -> str:
+    """The step, and the id, of call ``number`` (from 1) of ``turn``: ``t0023.2``."""
+    return f"t{turn:04d}.{number}"
