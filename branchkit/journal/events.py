@@ -57,7 +57,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     ]  # what the file does not hold: "system prompt", "tool schemas", "base commit"
 
 
-class TaskStarted(Payload):
+class TaskStarted(Payload, frozen=True, kw_only=True):
     """The run's first event: the task, the harness by component, and the versions of everything."""
 
     VOLATILE = frozenset({"versions", "base"})
@@ -75,7 +75,7 @@ class TaskStarted(Payload):
     origin: Origin | None = None
 
 
-class InputReceived(Payload):
+class InputReceived(Payload, frozen=True, kw_only=True):
     """A message that came from outside the loop: the task, or a person."""
 
     message: Message
@@ -110,7 +110,7 @@ class New(msgspec.Struct, frozen=True, tag="new", tag_field="part"):
 Part = Copied | FromEvent | FromParent | New
 
 
-class ContextBuilt(Payload):
+class ContextBuilt(Payload, frozen=True, kw_only=True):
     """What the model is about to see, as a difference to an earlier context (R9, R12).
 
     ``base_seq`` is the ContextBuilt that ``Copied`` parts refer to; it lies in the parent run when
@@ -135,7 +135,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     raw: str | None = None
 
 
-class ModelReplied(Payload):
+class ModelReplied(Payload, frozen=True, kw_only=True):
     """One reply, as obtained, with what the provider said about itself (R4)."""
 
     VOLATILE = frozenset({"provider_id", "provider_call_ids", "duration_ms"})
@@ -152,7 +152,7 @@ class ModelReplied(Payload):
     duration_ms: float | None = None
 
 
-class ModelFailed(Payload):
+class ModelFailed(Payload, frozen=True, kw_only=True):
     """The model was asked and gave no reply. An observation: replay gives it again (R53)."""
 
     VOLATILE = frozenset({"duration_ms"})
@@ -162,7 +162,7 @@ class ModelFailed(Payload):
     duration_ms: float | None = None
 
 
-class ToolProposed(Payload):
+class ToolProposed(Payload, frozen=True, kw_only=True):
     """The harness read this action out of the reply (R3, first of four)."""
 
     call_id: str
@@ -171,7 +171,7 @@ class ToolProposed(Payload):
     problem: str | None = None  # why the arguments could not be read
 
 
-class ToolAuthorized(Payload):
+class ToolAuthorized(Payload, frozen=True, kw_only=True):
     """What the policy decided, and by which of its rules (R3, second of four)."""
 
     call_id: str
@@ -180,14 +180,14 @@ class ToolAuthorized(Payload):
     reason: str
 
 
-class ApprovalRequested(Payload):
+class ApprovalRequested(Payload, frozen=True, kw_only=True):
     """The policy held the call for a person; the run waits."""
 
     call_id: str
     reason: str
 
 
-class ToolIntent(Payload):
+class ToolIntent(Payload, frozen=True, kw_only=True):
     """The call is about to leave the host: durable before it does (R20; R3, third of four)."""
 
     VOLATILE = frozenset({"idempotency_key"})
@@ -199,7 +199,7 @@ class ToolIntent(Payload):
     idempotency_key: str
 
 
-class ToolResult(Payload):
+class ToolResult(Payload, frozen=True, kw_only=True):
     """The whole observation (R3, last of four). Text over the inline limit stands in the blobs."""
 
     VOLATILE = frozenset({"duration_ms"})
@@ -214,7 +214,7 @@ class ToolResult(Payload):
     duration_ms: float | None = None
 
 
-class Delivered(Payload):
+class Delivered(Payload, frozen=True, kw_only=True):
     """What of a result the model is shown. ``text`` is None where that is the whole result."""
 
     call_id: str
@@ -224,7 +224,7 @@ class Delivered(Payload):
     omitted_bytes: int = 0
 
 
-class EnvironmentRead(Payload):
+class EnvironmentRead(Payload, frozen=True, kw_only=True):
     """A clock, an identifier, entropy or a listing that the harness asked for (R52)."""
 
     source: str
@@ -233,7 +233,7 @@ class EnvironmentRead(Payload):
     value: Any
 
 
-class Compacted(Payload):
+class Compacted(Payload, frozen=True, kw_only=True):
     """The messages that replace the history so far, exactly as obtained (R10)."""
 
     VOLATILE = frozenset({"tokens_before"})
@@ -243,7 +243,7 @@ class Compacted(Payload):
     tokens_before: int | None = None
 
 
-class StateTransition(Payload):
+class StateTransition(Payload, frozen=True, kw_only=True):
     """The record before and after a turn (R5)."""
 
     cause_seq: int
@@ -252,7 +252,7 @@ class StateTransition(Payload):
     reducer_version: int
 
 
-class Checkpoint(Payload):
+class Checkpoint(Payload, frozen=True, kw_only=True):
     """A workspace snapshot bound to this place of the journal, durable before it was written (R30)."""
 
     VOLATILE = frozenset({"snapshot", "changed_bytes"})
@@ -264,7 +264,7 @@ class Checkpoint(Payload):
     changed_bytes: int
 
 
-class Forked(Payload):
+class Forked(Payload, frozen=True, kw_only=True):
     """First event of a branch: where in which run it begins, and what is different."""
 
     VOLATILE = frozenset({"parent_run_id", "parent_event_hash", "snapshot"})
@@ -281,7 +281,7 @@ class Forked(Payload):
     redelivered_from: int = 1
 
 
-class TaskFinished(Payload):
+class TaskFinished(Payload, frozen=True, kw_only=True):
     """The run's end and why it ended."""
 
     status: Literal[

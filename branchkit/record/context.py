@@ -78,15 +78,16 @@ def difference(base: Sequence[Seen], context: Sequence[Seen]) -> list[Part]:
     parts: list[Part] = []
     next_in_base = 0
     for message in context:
-        index = _place(places, message.message_hash, next_in_base)
-        if index is None:
+        place = _place(places, message.message_hash, next_in_base)
+        if place is None:
             parts.append(_reference(message))
-        elif parts and isinstance(last := parts[-1], Copied) and last.stop == index:
-            parts[-1] = Copied(last.start, index + 1)
-            next_in_base = index + 1
+            continue
+        next_in_base = place + 1
+        last = parts[-1] if parts else None
+        if isinstance(last, Copied) and last.stop == place:
+            parts[-1] = Copied(last.start, next_in_base)
         else:
-            parts.append(Copied(index, index + 1))
-            next_in_base = index + 1
+            parts.append(Copied(place, next_in_base))
     return parts
 
 
