@@ -1,0 +1,53 @@
+# Everything runs from .venv, which `make setup` makes from requirements.lock and nothing else.
+# On a machine without make, compiler or libfuse3 start with `sh .ci/bootstrap demo` instead.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# Paths of one pytest run, so that `make test` closes with one summary line.
+SUITES := tests
+
+.PHONY: setup demo test check format lock clean
+
+setup: $(STAMP)
+
+# Rebuilt when the interpreter it was made with has gone. The two variables pin what pyfuse3 is
+# compiled with too: pip below 25.3 reads the first, from 26.2 on only the second.
+$(STAMP): requirements.lock pyproject.toml
+	$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear .venv
+	PIP_CONSTRAINT=requirements.lock PIP_BUILD_CONSTRAINT=requirements.lock \
+		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: setup
+	$(BIN)/branchkit demo
+
+test: check
+	$(BIN)/pytest $(SUITES)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest --quiet tests/test_arrows.py
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Resolves every extra anew. Only names, versions and markers are kept: which index they come from
+# is the business of the machine that installs them. One version for every Python (fewest forks),
+# so that a figure measured on one is comparable on another.
+lock:
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check uv
+	build/lock/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+		--all-extras --group build --group weights -o build/lock/raw.txt pyproject.toml
+	sed -E -e "s/ and sys_platform == 'linux'//" -e "s/ ; sys_platform == 'linux'$$//" \
+		build/lock/raw.txt > requirements.lock
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
