@@ -1,0 +1,187 @@
+"""Rates with intervals, differences with an exact test, and what may be concluded (R61).
+
+One branch proves little. An arm is judged against its control arm, and the words of ``verdict``
+say both halves: what the numbers show, and what they do not.
+
+Branches without a verdict (time-out, budget, a check that could not run) are counted apart: they
+are neither successes nor failures. ``verdict`` says when counting them would change the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from branchkit.divergence.exact import p_value, reach
+from branchkit.errors import UsageError
+
+
+class Rate(NamedTuple):
+    """``k`` successes of ``n`` verdicts, ``none`` without one; Wilson's 95 % interval.
+
+    With ``n`` = 0 nothing is known: the interval is 0 to 1.
+    """
+
+    k: int
+    n: int
+    none: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float | None:
+        """k / n, or None where there is no verdict at all."""
+        return self.k / self.n if self.n else None
+
+
+class Difference(NamedTuple):
+    """Arm minus control: Newcombe's 95 % interval and the two-sided p of the exact test.
+
+    Where one side has no verdict nothing is known: 0, the interval -1 to 1, p = 1. Interval and
+    test are two methods, so near the edge one may exclude zero where the other does not; what is
+    *concluded* hangs on p alone.
+    """
+
+    delta: float
+    low: float
+    high: float
+    p: float
+
+
+def rate(outcomes: Iterable[bool | None]) -> Rate:
+    """The rate of ``True`` among the verdicts; None is no verdict.
+
+    Wilson's interval holds its 95 % on average (n = 30: 95.3 %). For true rates outside 10-90 % it
+    can fall below 92 % (n = 30: 86 % at a rate of 0.5 %).
+    """
+    seen = list(outcomes)
+    k, none = seen.count(True), seen.count(None)
+    return rate_of(k, len(seen) - none, none)
+
+
+def rate_of(k: int, n: int, none: int = 0) -> Rate:
+    """The rate of counts; UsageError where they cannot be counts."""
+    from scipy.stats import binomtest
+
+    if not 0 <= k <= n or none < 0:
+        raise UsageError(f"{k} successes of {n} with {none} more is no count of branches")
+    if n == 0:
+        return Rate(0, 0, none, 0.0, 1.0)
+    interval = binomtest(k, n).proportion_ci(0.95, method="wilson")
+    # Rounding may put an end a hair beyond the rate itself (k = 0, k = n).
+    low, high = min(float(interval.low), k / n), max(float(interval.high), k / n)
+    return Rate(k, n, none, max(low, 0.0), min(high, 1.0))
+
+
+def difference(arm: Rate, control: Rate) -> Difference:
+    """How far ``arm`` lies above ``control``, with its uncertainty (Newcombe 1998, method 10)."""
+    from statsmodels.stats.proportion import confint_proportions_2indep
+
+    if not arm.n or not control.n:
+        return Difference(0.0, -1.0, 1.0, 1.0)
+    low, high = confint_proportions_2indep(
+        arm.k, arm.n, control.k, control.n, method="newcomb", compare="diff", alpha=0.05
+    )
+    p = p_value(arm.k, arm.n, control.k, control.n)
+    return Difference(arm.k / arm.n - control.k / control.n, float(low), float(high), p)
+
+
+def detectable(
+    n: int, control_rate: float, power: float = 0.8, alpha: float = 0.05
+) -> float | None:
+    """The smallest difference that ``n`` branches an arm find with ``power``; None if none is.
+
+    A rise and a fall are not equally easy to find. This is the larger of the two where both can be
+    found, so that "from this size on" holds for either; where a side has no room it is the other.
+    """
+    if n < 0 or not 0 <= control_rate <= 1 or not 0 < power < 1 or not 0 < alpha < power:
+        raise UsageError(f"n={n}, rate={control_rate}, power={power}, alpha={alpha} cannot be")
+    found = reach(n, n, control_rate, power, alpha)
+    sizes = [abs(side - control_rate) for side in found if side is not None]
+    return max(sizes, default=None)
+
+
+def holm(ps: Iterable[float]) -> list[float]:
+    """The p-values corrected for being several (Holm 1979), in the order given."""
+    from statsmodels.stats.multitest import multipletests
+
+    values = list(ps)
+    if not values:
+        return []
+    return [float(p) for p in multipletests(values, method="holm")[1]]
+
+
+def verdict(arm: Rate, control: Rate, alpha: float = 0.05, *, p: float | None = None) -> str:
+    """One sentence: what may be concluded, what may not, and the noise floor beside it.
+
+    ``p``: the value corrected by ``holm`` where several arms share the control.
+    """
+    if not arm.n or not control.n:
+        which = "control arm" if arm.n else "arm"
+        return f"Nothing may be concluded: no branch of the {which} ended with a verdict."
+    found = difference(arm, control)
+    p_used = found.p if p is None else p
+    numbers = (
+        f"{_counted(arm)} against {_counted(control)} in the control arm, "
+        f"{_points(found.delta)} points (95 % interval {_points(found.low)} to "
+        f"{_points(found.high)}, {'exact' if p is None else 'corrected exact'} p {_p(p_used)}); "
+        f"noise floor: the control arm alone is worth {_interval(control)}"
+    )
+    if p_used > alpha:
+        return f"No difference may be concluded: {numbers}; {_too_small(arm, control, alpha)}."
+    if _missing_could_turn(arm, control, alpha):
+        return (
+            f"A difference shows, but may not be concluded: {numbers}; counting the "
+            f"{arm.none + control.none} branches without a verdict the other way would undo it."
+        )
+    word = "more" if found.delta > 0 else "less"
+    return (
+        f"The arm succeeds {word} often: {numbers}; this holds for forks from this turn of this "
+        f"run, not for other runs."
+    )
+
+
+def _too_small(arm: Rate, control: Rate, alpha: float) -> str:
+    """What a result without significance does not show: that there is nothing."""
+    found = reach(arm.n, control.n, control.k / control.n, 0.8, alpha)
+    sides = []
+    if found.fall is not None:
+        sides.append(f"{found.fall * 100:.0f} % or less")
+    if found.rise is not None:
+        sides.append(f"{found.rise * 100:.0f} % or more")
+    if not sides:
+        return "so few branches would not find any difference 4 times in 5, so they show nothing"
+    rates = " or of ".join(sides)
+    return (
+        f"nor that the two are equal: against such a control, only a true arm rate of {rates} "
+        f"would be found 4 times in 5"
+    )
+
+
+def _missing_could_turn(arm: Rate, control: Rate, alpha: float) -> bool:
+    """Whether branches without a verdict, counted against the finding, would undo it."""
+    if not arm.none and not control.none:
+        return False
+    if arm.k * control.n < control.k * arm.n:
+        return _missing_could_turn(control, arm, alpha)  # the mirror image
+    arm_n, control_k = arm.n + arm.none, control.k + control.none
+    control_n = control.n + control.none
+    undone = arm.k * control_n <= control_k * arm_n
+    return undone or p_value(arm.k, arm_n, control_k, control_n) > alpha
+
+
+def _counted(one: Rate) -> str:
+    apart = f", {one.none} more without a verdict" if one.none else ""
+    return f"{one.k} of {one.n} ({one.k / one.n * 100:.0f} %{apart})"
+
+
+def _interval(one: Rate) -> str:
+    return f"{one.low * 100:.0f}-{one.high * 100:.0f} %"
+
+
+def _points(value: float) -> str:
+    return f"{round(value * 100):+d}"
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

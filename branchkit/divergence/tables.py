@@ -1,0 +1,181 @@
+"""Comparisons as data frames: one row a branch, one row an arm, and hashes by turn (R61, R47, R81).
+
+pandas is imported inside the builders. Columns are promises; more may be added at the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from branchkit.divergence.align import Vector, distinct, first_divergence
+from branchkit.divergence.cause import cause
+from branchkit.divergence.statistics import Difference, Rate, difference, holm, rate
+from branchkit.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HashField = Literal["context", "action", "observation", "workspace", "reply"]
+
+
+Column = Literal["object", "Int64", "boolean"]
+
+_BRANCH_COLUMNS: dict[str, Column] = {
+    "arm": "object", "journal": "object", "swap": "object", "first_turn": "Int64",
+    "last_turn": "Int64", "t_div": "Int64", "cause": "object", "because": "object",
+    "ok": "boolean", "workspace": "object", "drift_turn": "Int64",
+}  # fmt: skip
+
+
+class BranchRow(NamedTuple):
+    """One branch as the tables need it; ``swapped`` is None in the control arm.
+
+    ``start`` and ``limited`` as in ``cause``.
+    """
+
+    arm: str
+    journal: str
+    swapped: str | None
+    vector: Vector
+    ok: bool | None = None
+    workspace: str | None = None
+    limited: bool = False
+    start: int | None = None
+
+
+class ArmSummary(NamedTuple):
+    """One arm against the control arm; ``against`` and the two p are None without a control."""
+
+    arm: str
+    swapped: str | None
+    branches: int
+    success: Rate
+    against: Difference | None
+    p_holm: float | None
+    distinct: int
+    diverged: int
+    drifted: int
+
+
+def branches_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
+    """One row a branch, in the order given.
+
+    | column | type | meaning |
+    |---|---|---|
+    | arm, journal | str | which branch |
+    | swap | str or None | the swapped component, None = control |
+    | first_turn, last_turn | Int64 | its live turns; missing where there was none |
+    | t_div | Int64 | first divergence, missing = none |
+    | cause, because | str or None | one of the five kinds, and the sentence |
+    | ok | boolean | the check's verdict, missing = none |
+    | workspace | str or None | hash of the end workspace |
+    | drift_turn | Int64 | first live turn served by another model than the one before it (R47) |
+    """
+    import pandas as pd
+
+    found = [_branch_record(row, record) for row in rows]
+    frame = pd.DataFrame(found, columns=list(_BRANCH_COLUMNS))
+    return frame.astype(_BRANCH_COLUMNS)
+
+
+def arms_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
+    """One row an arm, the control arm first.
+
+    | column | type | meaning |
+    |---|---|---|
+    | arm | str | name |
+    | swap | str or None | the swapped component, None = control |
+    | branches, k, n, none | int | size; successes of verdicts; branches without a verdict |
+    | rate, low, high | float | k / n with Wilson's 95 % interval; rate is NaN where n = 0 |
+    | delta, delta_low, delta_high | float | arm minus control, Newcombe's 95 %; or NaN |
+    | p, p_holm | float | exact test, and corrected over all arms; or NaN |
+    | distinct | int | different hash vectors |
+    | diverged | int | branches with a t_div |
+    | drifted | int | branches during which the served model changed (R47) |
+    """
+    import pandas as pd
+
+    columns = [
+        "arm", "swap", "branches", "k", "n", "none", "rate", "low", "high", "delta",
+        "delta_low", "delta_high", "p", "p_holm", "distinct", "diverged", "drifted",
+    ]  # fmt: skip
+    nan = float("nan")
+    found = []
+    for one in summarize(rows, record):
+        share, apart = one.success.share, one.against or Difference(nan, nan, nan, nan)
+        found.append((
+            one.arm, one.swapped, one.branches, one.success.k, one.success.n, one.success.none,
+            nan if share is None else share, one.success.low, one.success.high, *apart,
+            nan if one.p_holm is None else one.p_holm, one.distinct, one.diverged, one.drifted,
+        ))  # fmt: skip
+    return pd.DataFrame(found, columns=columns).astype({"arm": object, "swap": object})
+
+
+def hashes_frame(
+    rows: Sequence[BranchRow], record: Vector, field: HashField = "action"
+) -> pd.DataFrame:
+    """Branches x turns: index (arm, journal), a column a turn, the hash of ``field`` or None.
+
+    The first row is the record, under the arm ``record``. Columns begin at the first live turn of
+    any branch.
+    """
+    import pandas as pd
+
+    starts = [row.vector[0].turn for row in rows if row.vector]
+    begin = min(starts, default=record[0].turn if record else 1)
+    named = [(("record", ""), record), *(((row.arm, row.journal), row.vector) for row in rows)]
+    turns = sorted({one.turn for _, vector in named for one in vector if one.turn >= begin})
+    cells = []
+    for _, vector in named:
+        values = {one.turn: getattr(one, field) for one in vector}
+        cells.append([values.get(turn) for turn in turns])
+    index = pd.MultiIndex.from_tuples([name for name, _ in named], names=["arm", "journal"])
+    return pd.DataFrame(cells, index=index, columns=pd.Index(turns, name="turn"), dtype=object)
+
+
+def summarize(rows: Iterable[BranchRow], record: Vector) -> list[ArmSummary]:
+    """Each arm beside the control arm, the control first; UsageError where arms mix swaps."""
+    arms: dict[str, list[BranchRow]] = {}
+    for row in rows:
+        arms.setdefault(row.arm, []).append(row)
+    for name, members in arms.items():
+        if len({row.swapped for row in members}) > 1:
+            raise UsageError(f"arm {name!r} holds branches with different swaps")
+    controls = [name for name, members in arms.items() if members[0].swapped is None]
+    if len(controls) > 1:
+        raise UsageError(f"{len(controls)} control arms, {', '.join(controls)}: one is the limit")
+    success = {name: rate(row.ok for row in members) for name, members in arms.items()}
+    tested = [name for name in arms if controls and name not in controls]
+    apart = {name: difference(success[name], success[controls[0]]) for name in tested}
+    corrected = dict(zip(tested, holm([apart[name].p for name in tested]), strict=True))
+    return [
+        ArmSummary(
+            name, arms[name][0].swapped, len(arms[name]), success[name], apart.get(name),
+            corrected.get(name), distinct(row.vector for row in arms[name]),
+            sum(_left(row, record) for row in arms[name]),
+            sum(drift_turn(row.vector) is not None for row in arms[name]),
+        )
+        for name in [*controls, *(name for name in arms if name not in controls)]
+    ]  # fmt: skip
+
+
+def drift_turn(vector: Vector) -> int | None:
+    """The first turn that another model served than the turn before it (R47)."""
+    turns = pairwise(vector)
+    return next((now.turn for was, now in turns if was.model != now.model), None)
+
+
+def _left(row: BranchRow, record: Vector) -> bool:
+    return first_divergence(row.vector, record, start=row.start) is not None
+
+
+def _branch_record(row: BranchRow, record: Vector) -> tuple[object, ...]:
+    found = cause(row.vector, record, swapped=row.swapped, start=row.start, limited=row.limited)
+    first, last = (row.vector[0].turn, row.vector[-1].turn) if row.vector else (None, None)
+    t_div, kind, because = found or (None, None, None)
+    return (
+        row.arm, row.journal, row.swapped, first, last, t_div, kind, because, row.ok,
+        row.workspace, drift_turn(row.vector),
+    )  # fmt: skip
