@@ -69,9 +69,11 @@ class Child:
     def wait(self, timeout_s: float | None = None) -> int:
         """Its exit code once it and all it started are gone; TimeoutError after ``timeout_s``."""
         try:
-            return self.process.wait(timeout_s)
+            code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"process {self.pid} still runs after {timeout_s} s") from None
+        self._control.close()
+        return code
 
     def stop(self, grace_s: float = 2.0) -> int:
         """SIGTERM to its group, SIGKILL to all below it after ``grace_s``; its exit code."""
@@ -181,7 +183,7 @@ def _serve_starts(starts: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]
         start, future = starts.get()
         try:
             future.set_result(start())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  it is the asker's, not this thread's
             future.set_exception(error)
         del start, future  # a kept Popen would keep its pipes open
 
@@ -234,10 +236,10 @@ class Workers(Executor):
                 lane.thread.join()
 
     def stop(self) -> None:
-        """End now: waiting tasks are cancelled, running ones fail with WorkerDied, no child left."""
+        """End now: waiting tasks are cancelled, running ones fail with WorkerDied."""
         self._closed = True
         self._cancel_waiting()
-        for lane in self._lanes:
+        for _ in self._lanes:
             self._tasks.put(None)
         for lane in self._lanes:
             lane.stop()
@@ -291,7 +293,7 @@ class _Lane:
         try:
             payload = pickle.dumps(task.call)
             done, value, trace = pickle.loads(self._exchange(payload))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  it is the asker's, not this thread's
             task.future.set_exception(error)
             return
         if done:
@@ -346,9 +348,8 @@ class _Lane:
 
 def work(fd: int) -> None:
     """The worker's main: answer calls from ``fd`` until it ends. SIGTERM unwinds the call."""
-    from multiprocessing.connection import Connection
-
     import signal
+    from multiprocessing.connection import Connection
 
     terminated = False
 
@@ -379,6 +380,6 @@ def _failure(error: BaseException) -> bytes:
     try:
         answer = pickle.dumps((False, error, trace))
         pickle.loads(answer)
-    except Exception:
+    except Exception:  # noqa: BLE001  pickle raises whatever the object's own code raises
         answer = pickle.dumps((False, BranchkitError(f"{type(error).__name__}: {error}"), trace))
     return answer

@@ -15,10 +15,7 @@ no network are what stands between a tool and the kernel.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,6 +28,13 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from branchkit.errors import SandboxMissing, ToolError, UsageError
+from branchkit.harness.bubblewrap import (
+    LIBRARY,
+    PACKAGE,
+    fixed_environment,
+    probe,
+    spawn_confined,
+)
 from branchkit.harness.standard_tools import WORKSPACE
 from branchkit.harness.tools import JSON, STANDARD, ToolOutcome, ToolSchema
 from branchkit.process import Child, spawn
@@ -38,17 +42,9 @@ from branchkit.process import Child, spawn
 START_TIMEOUT_S = 30.0
 ANSWER_GRACE_S = 10.0  # what the server may take beyond a call's own limit to kill and answer
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_LIBRARY = "/opt/branchkit"  # constant, so that a traceback inside names no path of this machine
 _SERVER = (
     "import sys; sys.path.insert(0, sys.argv[1]);from branchkit.harness.toolbox import main; main()"
 )
-_USER = "agent:x:1000:1000:agent:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
-_GROUP = "agent:x:1000:\nnogroup:x:65534:\n"
-_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "ssl/certs")
-_SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
-_TMP_BYTES = 1 << 30
-_INSTALL = "apt-get install bubblewrap, or --no-sandbox to run tools unconfined"
 
 
 class CheckOutcome(NamedTuple):
@@ -56,14 +52,6 @@ class CheckOutcome(NamedTuple):
 
     exit_code: int | None
     output: str
-
-
-class Probe(NamedTuple):
-    """Whether bubblewrap works here; if not, what it said and what to do."""
-
-    ok: bool
-    detail: str
-    remedy: str
 
 
 class Sandbox:
@@ -180,7 +168,8 @@ class _Server:
     """One run of the tool server; ``schemas`` is what it said first."""
 
     def __init__(self, workspace: Path, isolated: bool, first: dict[str, Any]) -> None:
-        self._stderr = tempfile.TemporaryFile()
+        # For what it says when it cannot start; close() or a failed start closes it.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._socket, theirs = socket.socketpair()
         self._buffer = bytearray()
         try:
@@ -234,123 +223,11 @@ class _Server:
             self._stderr.close()
 
 
-def probe() -> Probe:
-    """Whether a sandbox can be made here, found by making one."""
-    if _bwrap() is None:
-        return Probe(False, "bubblewrap (bwrap) is not installed", _INSTALL)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryFile() as said,
-        _spawn_confined(Path(folder), ["/bin/sh", "-c", ":"], None, said) as child,
-    ):
-        try:
-            code = child.wait(START_TIMEOUT_S)
-        except TimeoutError:
-            return Probe(False, f"bwrap did not end within {START_TIMEOUT_S:g} s", _INSTALL)
-        said.seek(0)
-        detail = said.read().decode("utf-8", "replace").strip()
-    if code == 0:
-        return Probe(True, f"{_bwrap()} works", "")
-    return Probe(False, detail or f"bwrap ended with exit code {code}", _remedy(detail))
-
-
-def _remedy(detail: str) -> str:
-    if "uid map" in detail or "user namespace" in detail or "Operation not permitted" in detail:
-        return (
-            "unprivileged user namespaces are switched off here. Ubuntu 24.04: sysctl -w "
-            "kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for bwrap that "
-            "allows userns; in a container: run it with --security-opt seccomp=unconfined "
-            "--cap-add SYS_ADMIN. Or --no-sandbox to run tools unconfined"
-        )
-    return _INSTALL
-
-
-def _bwrap() -> str | None:
-    """Where bubblewrap is; BRANCHKIT_NO_BWRAP=1 pretends that it is missing."""
-    return None if os.environ.get("BRANCHKIT_NO_BWRAP") == "1" else shutil.which("bwrap")
-
-
 def _start(workspace: Path, isolated: bool, connection: socket.socket, said: IO[bytes]) -> Child:
-    library = _LIBRARY if isolated else str(_PACKAGE.parent)
+    library = LIBRARY if isolated else str(PACKAGE.parent)
     # -P and -s, not -I: the hash seed of the environment has to count.
     argv = [sys.executable, "-s", "-P", "-c", _SERVER, library]
     if isolated:
-        return _spawn_confined(workspace, argv, connection, said)
+        return spawn_confined(workspace, argv, connection, said)
     fd = connection.fileno()
-    return spawn(argv, env=_environment(), cwd=workspace, stdin=fd, stdout=fd, stderr=said)
-
-
-def _spawn_confined(
-    workspace: Path, argv: Sequence[str], connection: socket.socket | None, said: IO[bytes]
-) -> Child:
-    program = _bwrap()
-    if program is None:
-        raise SandboxMissing("bubblewrap (bwrap) is not installed", hint=_INSTALL)
-    stream = subprocess.DEVNULL if connection is None else connection.fileno()
-    with _memory_file(_USER) as user, _memory_file(_GROUP) as group:
-        data = {"/etc/passwd": user.fileno(), "/etc/group": group.fileno()}
-        options = "".join(f"{word}\0" for word in _options(workspace, data))
-        # Options go by descriptor: /proc/1/cmdline inside would tell the workspace's real path.
-        with _memory_file(options) as file:
-            return spawn(
-                [program, "--args", str(file.fileno()), "--", *argv],
-                env=_environment(),  # bwrap's own environment can be read inside: /proc/1/environ
-                stdin=stream,
-                stdout=stream,
-                stderr=said,
-                pass_fds=(file.fileno(), *data.values()),
-            )
-
-
-def _options(workspace: Path, data: Mapping[str, int]) -> list[str]:
-    words = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
-    words += ["--new-session", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
-    words += ["--hostname", "sandbox", "--proc", "/proc", "--dev", "/dev"]
-    words += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp", "--ro-bind", "/usr", "/usr"]
-    for name in _SYSTEM:
-        path = f"/{name}"
-        if os.path.islink(path):
-            words += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            words += ["--ro-bind", path, path]
-    for name in _ETC:
-        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for path, fd in data.items():
-        words += ["--ro-bind-data", str(fd), path]
-    for path in _interpreter_paths():
-        words += ["--ro-bind", path, path]
-    words += ["--ro-bind", str(_PACKAGE), f"{_LIBRARY}/branchkit"]
-    words += ["--symlink", "/tmp", "/var/tmp"]
-    words += ["--bind", str(workspace), WORKSPACE, "--chdir", WORKSPACE]
-    return [*words, "--remount-ro", "/"]  # or /etc and the like could be written in memory
-
-
-def _interpreter_paths() -> list[str]:
-    """What the running Python needs beyond /usr, wherever it lies, also below a home directory."""
-    prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
-    paths = {form for path in prefixes for form in (path, os.path.realpath(path))}
-    return sorted(path for path in paths if path != "/usr" and not path.startswith("/usr/"))
-
-
-def _environment() -> dict[str, str]:
-    """All the variables that tools see: the same in every branch, none of them ours."""
-    return {
-        "PATH": f"/usr/local/bin:/usr/bin:/bin:{sys.prefix}/bin",
-        "HOME": "/tmp",
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "safe.directory",  # the workspace's owner is mapped
-        "GIT_CONFIG_VALUE_0": "*",
-    }
-
-
-def _memory_file(text: str) -> IO[bytes]:
-    file = os.fdopen(os.memfd_create("branchkit"), "w+b")
-    file.write(text.encode("utf-8", "surrogateescape"))
-    file.seek(0)
-    return file
+    return spawn(argv, env=fixed_environment(), cwd=workspace, stdin=fd, stdout=fd, stderr=said)

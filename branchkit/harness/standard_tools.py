@@ -296,7 +296,7 @@ def _files_below(target: Path) -> Iterator[Path]:
 def _entry(path: Path) -> str:
     name = _shown(path.name)
     if path.is_symlink():
-        return f"{name} -> {_shown(os.readlink(path))}"
+        return f"{name} -> {_shown(str(path.readlink()))}"
     return f"{name}/" if path.is_dir() else name
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any
@@ -122,7 +121,7 @@ def _run_and_exit(
             _send(file, outcome._asdict())
     except MemoryError:
         os._exit(1)
-    except BaseException as error:  # SystemExit of a tool must not unwind into the server's loop
+    except BaseException as error:  # noqa: BLE001  a tool's SystemExit must not reach the server
         with open(result_fd, "wb", closefd=False) as file:
             _send(file, ToolOutcome("error", f"{type(error).__name__}: {error}")._asdict())
     finally:
@@ -163,7 +162,6 @@ def main() -> None:
     null_fd = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null_fd, fd)
-    sys.stdin = open(os.devnull)
     serve(requests, answers)
 
 

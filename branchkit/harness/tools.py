@@ -32,7 +32,7 @@ import msgspec
 
 from branchkit.errors import UsageError
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 Effect = Literal["pure", "workspace", "external"]
 Status = Literal["completed", "error", "timeout", "aborted"]
 
@@ -82,9 +82,11 @@ class Tool:
 
     @property
     def name(self) -> str:
+        """What the model calls it."""
         return self.schema.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """The function itself, so that one tool can use another."""
         return self.function(*args, **kwargs)
 
     def run(self, arguments: Mapping[str, JSON]) -> ToolOutcome:
@@ -98,7 +100,7 @@ class Tool:
             return as_outcome(self.function(**values))
         except ToolRefused as error:
             return ToolOutcome("error", clean(str(error)))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  a tool's failure is an observation
             # No traceback: line numbers and paths of ours are noise to a model.
             return ToolOutcome("error", clean(f"{type(error).__name__}: {error}"))
 
