@@ -1,48 +1,43 @@
 """Models behind one interface, and the spec that names each of them.
 
-``openai:NAME[@URL]``   chat completions at any base URL (key from ``OPENAI_API_KEY``, never recorded)
+``openai:NAME[@URL]``   chat completions at any base URL; the key stays unrecorded
 ``rulebook:NAME``       a deterministic stand-in that follows written rules (see ``rulebook``)
 ``local:smollm2``       a real sampled model on this machine, constrained by a grammar
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from branchkit.boundary.model import Model as Model
+from branchkit.boundary.model import ModelReply as ModelReply
+from branchkit.boundary.model import ModelRequest as ModelRequest
+from branchkit.errors import UsageError
 
-import msgspec
-
-Message = dict[str, Any]  # OpenAI chat shape: role, content, tool_calls, tool_call_id
-
-
-class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reply is asked with. ``seed`` is the branch's seed mixed with the turn."""
-
-    messages: list[Message]
-    tools: list[dict[str, Any]]  # {"type": "function", "function": {name, description, parameters}}
-    sampling: dict[str, Any]
-    seed: int
-    turn: int
+FORMS = "openai:NAME[@URL], local:smollm2 or rulebook:NAME"
 
 
-class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """One reply in OpenAI chat shape, with what the provider said about itself."""
+def open_model(spec: str, content: str | None = None, *, url: str | None = None) -> Model:
+    """The model that ``spec`` names; ``content`` is the text of a rulebook.
 
-    message: Message
-    finish_reason: str
-    usage: dict[str, int]
-    served_model: str
-    provider_id: str = ""
+    ``url`` is a server that already runs for a local model, so that branches can share one.
 
+    Raises UsageError for a spec of no known form, DependencyMissing without the extra it needs.
+    """
+    provider, _, name = spec.partition(":")
+    if provider == "openai" and name:
+        from branchkit.harness.openai_model import OpenAIModel
 
-class Model(Protocol):
-    """Something that replies. ``describe`` gives facts that are recorded as versions (R4)."""
+        return OpenAIModel(spec)
+    if provider == "rulebook" and name:
+        from branchkit.harness.rulebook import Rulebook
 
-    spec: str
+        if content is None:
+            raise UsageError(
+                f"rulebook {name!r} is not part of this run",
+                hint="name its file: --swap model=rulebook:@FILE.toml",
+            )
+        return Rulebook(spec, content)
+    if spec == "local:smollm2":
+        from branchkit.harness.local_model import LocalModel
 
-    def describe(self) -> dict[str, Any]: ...
-
-    def reply(self, request: ModelRequest) -> ModelReply:
-        """The reply to ``request``. Raises ModelError."""
-        ...
-
-    def close(self) -> None: ...
+        return LocalModel(url=url)
+    raise UsageError(f"{spec!r} names no model", hint=f"write {FORMS}")

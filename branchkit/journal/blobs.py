@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,3 +63,8 @@ def first_of(*readers: BlobReader) -> BlobReader:
         raise KeyError(sha256)
 
     return read
+
+
+def store_directory() -> Path:
+    """Where branches, blobs and unpacked workspaces go: ``$BRANCHKIT_STORE`` or ``.branchkit/``."""
+    return Path(os.environ.get("BRANCHKIT_STORE") or ".branchkit").absolute()

@@ -1,13 +1,16 @@
 """Every kind of event, each field once: the journal's schema (R1-R5, C01).
 
-An event is an envelope around one payload. The union is closed: a line of another kind or version is
-a clear error, never skipped. ``VOLATILE`` names the fields that do not affect behaviour and are left
-out of the logical hash (R7); the envelope's ``recorded_at``, ``run_id`` and hashes always are.
+An event is an envelope around one payload. The union is closed: a line of another kind or version
+is a clear error, never skipped. ``VOLATILE`` names the fields that do not affect behaviour and are
+left out of the logical hash (R7); the envelope's ``recorded_at``, ``run_id`` and hashes always are.
 """
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
 from typing import Any, ClassVar, Literal, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -16,6 +19,9 @@ from branchkit.journal.format import SCHEMA_VERSION, Json, value_hash
 
 Message = dict[str, Any]  # OpenAI chat shape: role, content, tool_calls, tool_call_id, ...
 Effect = Literal["pure", "workspace", "external"]
+EndStatus = Literal[
+    "completed", "max_turns", "max_calls", "waiting", "failed", "cancelled", "unknown"
+]
 CallStatus = Literal["completed", "error", "timeout", "aborted", "denied", "unanswered"]
 
 
@@ -26,7 +32,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One swappable part of the harness as it was: its spec, and what the spec's words stood for."""
+    """One swappable part of the harness: its spec, and what the words of the spec stood for."""
 
     spec: str
     content: str | None = None  # the text of a prompt, rulebook or tool module: forks need no files
@@ -52,17 +58,16 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     source_sha256: str
     importer: int  # version of the rules that were applied
     issues: list[Issue]
-    unknown: list[
-        str
-    ]  # what the file does not hold: "system prompt", "tool schemas", "base commit"
+    unknown: list[str]  # what the file does not hold: "system prompt", "tool schemas", ...
 
 
 class TaskStarted(Payload, frozen=True, kw_only=True):
     """The run's first event: the task, the harness by component, and the versions of everything."""
 
-    VOLATILE = frozenset({"versions", "base"})
+    VOLATILE = frozenset({"versions", "base", "started_at"})
 
     task: str
+    harness: str  # "branchkit" for the loop of this package, "own" for a user's, else a format
     components: dict[str, Component]
     tools: list[dict[str, Any]]  # schemas as sent to the model, with branchkit's "effect" beside
     budgets: dict[str, int]
@@ -117,6 +122,10 @@ class ContextBuilt(Payload, frozen=True, kw_only=True):
     ``base_in_parent``. ``context_hash`` accumulates over messages and tool schemas.
     """
 
+    # How the context is written down, by positions that one more Checkpoint event would shift. What
+    # it says is in context_hash.
+    VOLATILE = frozenset({"parts", "base_seq", "base_in_parent"})
+
     parts: list[Part]
     messages: int
     context_hash: str
@@ -126,22 +135,12 @@ class ContextBuilt(Payload, frozen=True, kw_only=True):
     base_in_parent: bool = False
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A proposed action. ``call_id`` is the journal's own: providers repeat theirs within a run."""
-
-    call_id: str
-    name: str
-    arguments: dict[str, Any] | None  # None: not parsable, see raw
-    raw: str | None = None
-
-
 class ModelReplied(Payload, frozen=True, kw_only=True):
     """One reply, as obtained, with what the provider said about itself (R4)."""
 
     VOLATILE = frozenset({"provider_id", "provider_call_ids", "duration_ms"})
 
     message: Message
-    calls: list[Call]
     request_hash: str
     requested_model: str
     served_model: str
@@ -163,7 +162,10 @@ class ModelFailed(Payload, frozen=True, kw_only=True):
 
 
 class ToolProposed(Payload, frozen=True, kw_only=True):
-    """The harness read this action out of the reply (R3, first of four)."""
+    """The harness read this action out of the reply (R3, first of four).
+
+    ``call_id`` is the journal's own (``call_step``): providers repeat theirs within a run.
+    """
 
     call_id: str
     name: str
@@ -253,7 +255,7 @@ class StateTransition(Payload, frozen=True, kw_only=True):
 
 
 class Checkpoint(Payload, frozen=True, kw_only=True):
-    """A workspace snapshot bound to this place of the journal, durable before it was written (R30)."""
+    """A workspace snapshot bound to this place of the journal, durable before this was written."""
 
     VOLATILE = frozenset({"snapshot", "changed_bytes"})
 
@@ -267,7 +269,7 @@ class Checkpoint(Payload, frozen=True, kw_only=True):
 class Forked(Payload, frozen=True, kw_only=True):
     """First event of a branch: where in which run it begins, and what is different."""
 
-    VOLATILE = frozenset({"parent_run_id", "parent_event_hash", "snapshot"})
+    VOLATILE = frozenset({"parent_run_id", "parent_event_hash", "snapshot", "arm", "seed"})
 
     parent_run_id: str
     parent_seq: int
@@ -277,6 +279,7 @@ class Forked(Payload, frozen=True, kw_only=True):
     seed: int
     swap: dict[str, str] | None  # {"component", "spec", "hash"}; None in the control arm
     components: dict[str, Component]
+    budgets: dict[str, int]
     snapshot: str | None = None
     redelivered_from: int = 1
 
@@ -284,9 +287,7 @@ class Forked(Payload, frozen=True, kw_only=True):
 class TaskFinished(Payload, frozen=True, kw_only=True):
     """The run's end and why it ended."""
 
-    status: Literal[
-        "completed", "max_turns", "max_calls", "waiting", "failed", "cancelled", "unknown"
-    ]
+    status: EndStatus
     reason: str = ""
 
 
@@ -314,13 +315,37 @@ class Event(NamedTuple):
 
     @property
     def kind(self) -> str:
+        """The payload's kind, as in the envelope."""
         return type(self.payload).__name__
+
+
+# msgspec would turn these into strings without a word; left as they are, ``canonical`` refuses.
+_NOT_JSON = (
+    bytes, bytearray, memoryview, Decimal, UUID,
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
+)  # fmt: skip
 
 
 def payload_json(payload: Payload) -> dict[str, Json]:
     """The payload as plain JSON values."""
-    plain: dict[str, Json] = msgspec.to_builtins(payload)
+    plain: dict[str, Json] = msgspec.to_builtins(
+        payload, builtin_types=_NOT_JSON, order="deterministic"
+    )
     return plain
+
+
+def check_payload(kind: str, plain: Json) -> None:
+    """Return if a reader will accept the payload ``plain``. Raises ValueError.
+
+    A struct does not check its fields when it is made, so a wrong literal would only be found by
+    whoever opens the journal later.
+    """
+    try:
+        msgspec.convert(plain, KINDS[kind])
+    except KeyError:
+        raise ValueError(f"{kind} is no kind of event") from None
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{kind}: {error}") from None
 
 
 def parse_payload(kind: str, version: int, value: Json) -> Payload:

@@ -59,6 +59,7 @@ def apply(record: Record, event: Event) -> None:
 
 def _started(record: Record, event: Event, payload: TaskStarted) -> None:
     record.run_id, record.task, record.status = event.run_id, payload.task, "running"
+    record.harness = payload.harness
     record.components, record.tools = dict(payload.components), list(payload.tools)
     record.versions, record.budgets = dict(payload.versions), dict(payload.budgets)
     record.seed, record.started_at = payload.seed, payload.started_at
@@ -69,6 +70,7 @@ def _started(record: Record, event: Event, payload: TaskStarted) -> None:
 def _forked(record: Record, event: Event, payload: Forked) -> None:
     record.run_id, record.status = event.run_id, "running"
     record.components, record.seed = dict(payload.components), payload.seed
+    record.budgets = dict(payload.budgets)
 
 
 def _context(record: Record, event: Event, payload: ContextBuilt) -> None:

@@ -52,6 +52,7 @@ class Record(msgspec.Struct, kw_only=True):
 
     run_id: str = ""
     task: str = ""
+    harness: str = ""
     status: str = "new"
     turn: int = 0
     last_seq: int = -1

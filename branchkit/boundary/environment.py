@@ -1,0 +1,59 @@
+"""Clock, identifiers, entropy and listings, each read through the boundary (R52, I03)."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+
+from datetime import UTC, datetime, timedelta
+
+
+TURN_SECONDS = 60
+
+
+class TurnClock:
+    """A clock that stands still within a turn and advances by a minute from one to the next.
+
+    Branches run under it: with the wall clock every commit date, and so every workspace hash, would
+    differ between branches that behave equally.
+    """
+
+    def __init__(self, start: str) -> None:
+        self._start = datetime.fromisoformat(start)
+
+    def at(self, turn: int) -> datetime:
+        """The time of ``turn``, in UTC."""
+        return (self._start + timedelta(seconds=TURN_SECONDS * turn)).astimezone(UTC)
+
+
+def git_environment(clock: TurnClock, turn: int) -> dict[str, str]:
+    """The variables that make git's commits equal in branches that behave equally."""
+    date = clock.at(turn).strftime("%Y-%m-%dT%H:%M:%S+0000")
+    names = {"NAME": "branchkit", "EMAIL": "branchkit@localhost", "DATE": date}
+    return {
+        f"GIT_{role}_{name}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for name, value in names.items()
+    }
+
+
+class Entropy:
+    """The sources of a run: real ones when recording, seeded ones in a branch."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._random = random.Random(seed) if seed is not None else random.SystemRandom()
+
+    def uuid4(self) -> str:
+        return str(uuid.UUID(bytes=self.urandom(16), version=4))
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def urandom(self, size_bytes: int) -> bytes:
+        return self._random.getrandbits(8 * size_bytes).to_bytes(size_bytes, "big")
+
+
+def listing(path: str) -> list[str]:
+    """The names in ``path`` in the order the operating system gives them, which is recorded."""
+    return os.listdir(path)

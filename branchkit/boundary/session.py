@@ -1,0 +1,332 @@
+"""The context object that a harness talks to, the same in record and in replay mode.
+
+A harness asks a ``Session`` for everything that is not its own arithmetic: replies, tool calls, the
+time, identifiers, entropy, listings. The session keeps the order proposal, authorization, intent,
+action, observation, delivery (R20) and turns each into an event; its *mode* decides whether the
+answer comes from the world (``Recording``) or from the tape (``Replaying``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol
+
+from branchkit.boundary.calls import Call, native_calls
+from branchkit.boundary.model import ModelRequest, seed_for_turn
+from branchkit.errors import ModelError
+from branchkit.journal.events import (
+    ApprovalRequested,
+    Checkpoint,
+    ContextBuilt,
+    Delivered,
+    EndStatus,
+    EnvironmentRead,
+    Event,
+    InputReceived,
+    Message,
+    ModelFailed,
+    ModelReplied,
+    Payload,
+    StateTransition,
+    TaskFinished,
+    ToolAuthorized,
+    ToolIntent,
+    ToolProposed,
+    ToolResult,
+    reply_step,
+)
+from branchkit.journal.format import value_hash
+from branchkit.record.context import ContextHash, Seen, difference, seen, tool_message
+from branchkit.record.record import REDUCER_VERSION, Record
+
+
+class Decision(NamedTuple):
+    """What a policy says of one call."""
+
+    decision: Literal["allow", "deny", "hold"]
+    policy: str = "allow"
+    reason: str = "no rule says otherwise"
+
+
+class Delivery(NamedTuple):
+    """What of a result the model is shown: ``text`` is None where that is the whole result."""
+
+    rule: str = "none"
+    text: str | None = None
+    omitted_lines: int = 0
+    omitted_bytes: int = 0
+
+
+class Reply(NamedTuple):
+    """A reply, with the calls in it and the message that stands for it in the next context."""
+
+    turn: int
+    message: Message
+    calls: list[Call]
+
+    @property
+    def text(self) -> str:
+        """What the model said beside its calls."""
+        return str(self.message.get("content") or "")
+
+
+class Waiting(BaseException):
+    """The policy held a call: the run waits for a person. Not an error, so not an Exception."""
+
+
+class Mode(Protocol):
+    """Where answers come from and where events go."""
+
+    record: Record
+    requested_model: str
+
+    def emit(self, payload: Payload, turn: int, step_id: str) -> Event: ...
+    def commit(self) -> None: ...
+    def ask(
+        self, request: ModelRequest, request_hash: str, step_id: str
+    ) -> ModelReplied | ModelFailed: ...
+    def act(self, call: Call, intent: ToolIntent, step_id: str) -> ToolResult: ...
+    def refuse(self, call: Call, text: str, step_id: str) -> ToolResult: ...
+    def text_of(self, result: ToolResult) -> str: ...
+    def read(
+        self, source: str, arguments: list[Any], request_hash: str, step_id: str
+    ) -> EnvironmentRead: ...
+    def checkpoint(self, turn: int, step_id: str) -> Checkpoint | None: ...
+    def finish(self) -> None: ...
+
+
+class Base(NamedTuple):
+    """The recorded context that a branch begins with, and where its messages stand."""
+
+    context: list[Seen]
+    seq: int | None
+    in_parent: bool
+
+
+def allow(call: Call) -> Decision:
+    """Let every call through."""
+    return Decision("allow")
+
+
+def whole(text: str) -> Delivery:
+    """Show the model the whole result."""
+    return Delivery()
+
+
+class Session:
+    """One run of a harness. Calls are sequential: one session belongs to one thread."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        *,
+        tools: Sequence[dict[str, Any]] = (),
+        seed: int = 0,
+        base: Base | None = None,
+    ) -> None:
+        """``tools`` are schemas in OpenAI shape with branchkit's ``effect`` beside each."""
+        self._mode = mode
+        self._seed = seed
+        self._effects = {tool["function"]["name"]: tool.get("effect", "external") for tool in tools}
+        self._tools = [{k: v for k, v in tool.items() if k != "effect"} for tool in tools]
+        self._hash = ContextHash(self._tools)
+        self._base = base or Base([], None, in_parent=False)
+        self._known = {item.message_hash: item for item in self._base.context if item.seq}
+        self._open_turn: tuple[int, int, str] | None = None  # turn, seq of its reply, record before
+
+    @property
+    def record(self) -> Record:
+        """The record after everything so far."""
+        return self._mode.record
+
+    @property
+    def turn(self) -> int:
+        """The turn whose reply was the last one; 0 before the first."""
+        return self._mode.record.turn
+
+    def begin(self, payload: Payload) -> Event:
+        """Write the run's first event, and the checkpoint that the run begins from."""
+        event = self._mode.emit(payload, self.turn, reply_step(self.turn))
+        self._take_checkpoint()
+        self._mode.commit()
+        return event
+
+    def input(
+        self, message: Message, source: Literal["task", "person", "harness"] = "task"
+    ) -> Message:
+        """Record a message that came from outside the loop."""
+        self._end_turn()
+        step = reply_step(self.turn)
+        event = self._mode.emit(InputReceived(message=message, source=source), self.turn, step)
+        self._remember(message, event)
+        return message
+
+    def model(
+        self,
+        messages: Sequence[Message],
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        read_calls: Callable[[Message, int], list[Call]] = native_calls,
+    ) -> Reply:
+        """The reply to ``messages``: the next turn begins. Raises ModelError if there is none."""
+        self._end_turn()
+        turn = self.turn + 1
+        step = reply_step(turn)
+        settings = dict(sampling or {})
+        context = [self._known.get((item := seen(m)).message_hash, item) for m in messages]
+        context_hash = self._hash.of(context)
+        request_hash = value_hash([context_hash, self._mode.requested_model, settings])
+        before = self.record.logical
+        built = self._mode.emit(
+            ContextBuilt(
+                parts=difference(self._base.context, context),
+                messages=len(context),
+                context_hash=context_hash,
+                request_hash=request_hash,
+                sampling=settings,
+                base_seq=self._base.seq,
+                base_in_parent=self._base.in_parent,
+            ),
+            turn,
+            step,
+        )
+        self._base = Base(context, built.seq, in_parent=False)
+        request = ModelRequest(
+            messages=list(messages),
+            tools=self._tools,
+            sampling=settings,
+            seed=seed_for_turn(self._seed, turn),
+            turn=turn,
+        )
+        answer = self._mode.ask(request, request_hash, step)
+        event = self._mode.emit(answer, turn, step)
+        self._mode.commit()
+        if isinstance(answer, ModelFailed):
+            raise ModelError(answer.error, hint="the run ends here; its journal is valid")
+        self._remember(answer.message, event)
+        self._open_turn = (turn, event.seq, before)
+        return Reply(turn, answer.message, read_calls(answer.message, turn))
+
+    def tool(
+        self,
+        call: Call,
+        *,
+        decide: Callable[[Call], Decision] = allow,
+        deliver: Callable[[str], Delivery] = whole,
+    ) -> Message:
+        """The message that answers ``call``: proposed, authorized, intended, done, delivered.
+
+        A call that is denied or cannot be read is answered without being sent. Raises Waiting when
+        the policy holds it for a person.
+        """
+        step, turn = call.call_id, self.turn
+        emit = self._mode.emit
+        emit(
+            ToolProposed(
+                call_id=call.call_id,
+                name=call.name,
+                arguments=call.arguments,
+                problem=call.problem,
+            ),
+            turn,
+            step,
+        )
+        if call.problem is not None:
+            return self._deliver(call, self._mode.refuse(call, call.problem, step), deliver)
+        decision = decide(call)
+        emit(ToolAuthorized(call_id=call.call_id, **decision._asdict()), turn, step)
+        if decision.decision == "hold":
+            emit(ApprovalRequested(call_id=call.call_id, reason=decision.reason), turn, step)
+            self._mode.commit()
+            raise Waiting(f"{call.name} ({call.call_id}) waits for approval: {decision.reason}")
+        if decision.decision == "deny":
+            text = f"The call was denied: {decision.reason}"
+            return self._deliver(call, self._mode.refuse(call, text, step), deliver)
+        request_hash = value_hash([call.name, call.arguments])
+        intent = ToolIntent(
+            call_id=call.call_id,
+            name=call.name,
+            request_hash=request_hash,
+            effect=self._effects.get(call.name, "external"),
+            idempotency_key=value_hash([self.record.run_id, call.call_id])[7:39],
+        )
+        emit(intent, turn, step)
+        return self._deliver(call, self._mode.act(call, intent, step), deliver)
+
+    def _deliver(
+        self, call: Call, result: ToolResult, deliver: Callable[[str], Delivery]
+    ) -> Message:
+        self._mode.emit(result, self.turn, call.call_id)
+        text = self._mode.text_of(result)
+        shown = deliver(text)
+        event = self._mode.emit(
+            Delivered(call_id=call.call_id, **shown._asdict()), self.turn, call.call_id
+        )
+        self._mode.commit()
+        message = tool_message(call.call_id, text if shown.text is None else shown.text)
+        self._remember(message, event)
+        return message
+
+    def now(self) -> datetime:
+        """The current time, with its zone."""
+        return datetime.fromisoformat(self._read("now"))
+
+    def uuid4(self) -> str:
+        """A random UUID, version 4."""
+        return str(self._read("uuid4"))
+
+    def random(self) -> float:
+        """A random number, 0 <= x < 1."""
+        return float(self._read("random"))
+
+    def urandom(self, size_bytes: int) -> bytes:
+        """``size_bytes`` random bytes."""
+        return bytes.fromhex(self._read("urandom", size_bytes))
+
+    def listdir(self, path: str = ".") -> list[str]:
+        """The names in ``path`` in the order in which the operating system gave them."""
+        return list(self._read("listdir", path))
+
+    def _read(self, source: str, *arguments: Any) -> Any:
+        step = reply_step(self.turn)
+        request_hash = value_hash([source, *arguments])
+        read = self._mode.read(source, list(arguments), request_hash, step)
+        self._mode.emit(read, self.turn, step)
+        return read.value
+
+    def finish(self, status: EndStatus, reason: str = "") -> None:
+        """End the run: close the turn, write TaskFinished, and in replay check for unused events."""
+        self._end_turn()
+        self._mode.emit(
+            TaskFinished(status=status, reason=reason), self.turn, reply_step(self.turn)
+        )
+        self._mode.commit()
+        self._mode.finish()
+
+    def _end_turn(self) -> None:
+        if self._open_turn is None:
+            return
+        turn, cause_seq, before = self._open_turn
+        self._open_turn = None
+        self._take_checkpoint()
+        self._mode.emit(
+            StateTransition(
+                cause_seq=cause_seq,
+                before_hash=before,
+                after_hash=self.record.logical,
+                reducer_version=REDUCER_VERSION,
+            ),
+            turn,
+            reply_step(turn),
+        )
+
+    def _take_checkpoint(self) -> None:
+        step = reply_step(self.turn)
+        checkpoint = self._mode.checkpoint(self.turn, step)
+        if checkpoint is not None:
+            self._mode.emit(checkpoint, self.turn, step)
+
+    def _remember(self, message: Message, event: Event) -> None:
+        item = seen(message, event.seq)
+        self._known[item.message_hash] = item

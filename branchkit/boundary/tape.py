@@ -1,0 +1,95 @@
+"""The tape: recorded answers by kind, step and request hash, each consumed exactly once (R51, M11).
+
+An answer is never chosen by order alone and never because it is similar. What the replayed code
+emits is compared with the recorded event of the same kind and step; the first difference raises
+``Diverged`` with the report of R56.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from branchkit.errors import Diverged
+from branchkit.journal.events import Event, Payload, logical_hash, payload_json
+from branchkit.record import fold as folding
+from branchkit.record.record import Record
+
+P = TypeVar("P", bound=Payload)
+
+
+class Tape:
+    """The events of a run that are still to be consumed, by (kind, step)."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.events = events
+        self.record = Record()
+        self.consumed = 0
+        self._waiting: dict[tuple[str, str], deque[Event]] = defaultdict(deque)
+        for event in events:
+            self._waiting[event.kind, event.step_id].append(event)
+
+    def answer(self, kind: type[P], step_id: str, request_hash: str) -> P:
+        """The recorded answer to a request; it is consumed when the session emits it.
+
+        Raises Diverged if no such request was recorded at this step.
+        """
+        waiting = self._waiting[kind.__name__, step_id]
+        for event in waiting:
+            if getattr(event.payload, "request_hash", request_hash) == request_hash:
+                assert isinstance(event.payload, kind)
+                return event.payload
+        expected = waiting[0] if waiting else None
+        self._diverge(expected, step_id, {"kind": kind.__name__, "request_hash": request_hash})
+
+    def next_of(self, kind: type[P], step_id: str) -> P | None:
+        """The next recorded event of this kind at this step, if there is one."""
+        waiting = self._waiting[kind.__name__, step_id]
+        if not waiting:
+            return None
+        assert isinstance(waiting[0].payload, kind)
+        return waiting[0].payload
+
+    def consume(self, payload: Payload, turn: int, step_id: str) -> Event:
+        """The recorded event that ``payload`` equals. Raises Diverged if there is none."""
+        kind = type(payload).__name__
+        waiting = self._waiting[kind, step_id]
+        if not waiting:
+            self._diverge(None, step_id, {"kind": kind, "payload": payload_json(payload)})
+        expected = waiting[0]
+        actual = expected._replace(payload=payload, turn=turn)
+        if logical_hash(actual) != logical_hash(expected):
+            self._diverge(expected, step_id, {"kind": kind, "payload": payload_json(payload)})
+        waiting.popleft()
+        self.consumed += 1
+        folding.apply(self.record, expected)
+        return expected
+
+    def finish(self) -> None:
+        """Raise Diverged if an event of the journal was never consumed."""
+        left = [waiting[0] for waiting in self._waiting.values() if waiting]
+        if left:
+            event = min(left, key=lambda event: event.seq)
+            self._diverge(event, event.step_id, {"kind": "nothing: the harness has ended"})
+
+    def _diverge(self, expected: Event | None, step_id: str, actual: dict[str, Any]) -> NoReturn:
+        wanted: dict[str, Any] | None = None
+        if expected is not None:
+            wanted = {"kind": expected.kind, "payload": payload_json(expected.payload)}
+        seq = expected.seq if expected is not None else self.record.last_seq + 1
+        report: dict[str, object] = {
+            "seq": seq,
+            "step_id": step_id,
+            "expected": wanted,
+            "actual": actual,
+            "record_hash": self.record.logical,
+        }
+        what = f"the journal holds {expected.kind}" if expected else "the journal holds nothing"
+        raise Diverged(
+            f"event {seq}, step {step_id}: {what}, the harness made {actual['kind']}"
+            + (
+                "" if expected is None or expected.kind != actual["kind"] else " with other content"
+            ),
+            report=report,
+        )

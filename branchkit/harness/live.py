@@ -1,0 +1,153 @@
+"""A live run: workspace, sandbox, model and journal put together, and taken down again.
+
+Both a recording from the start and a branch are made of this; they differ in the first event, the
+record they continue and the context they begin with.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from branchkit import __version__
+from branchkit.boundary.environment import Entropy, TurnClock, git_environment
+from branchkit.boundary.model import Model
+from branchkit.boundary.recording import Observation, Recording, SnapshotFacts
+from branchkit.boundary.session import Base, Session
+from branchkit.errors import UsageError
+from branchkit.harness.models import open_model
+from branchkit.harness.sandbox import CheckOutcome, Sandbox
+from branchkit.harness.tools import STANDARD
+from branchkit.journal.blobs import Blobs
+from branchkit.journal.events import Component
+from branchkit.journal.file import Writer
+from branchkit.record.record import Record
+from branchkit.workspace import Branch
+
+CHECK_TIMEOUT_S = 120.0
+
+
+class Live(NamedTuple):
+    """An open live run."""
+
+    session: Session
+    tools: list[dict[str, Any]]  # schemas with branchkit's "effect" beside
+    model: Model
+    check: Callable[[str], CheckOutcome]
+    snapshot: Callable[[], SnapshotFacts]
+
+
+class Setting(NamedTuple):
+    """What a live run runs on. ``isolated`` False runs tools unconfined (``--no-sandbox``)."""
+
+    journal: Path
+    run_id: str
+    branch: Branch
+    blobs: Blobs
+    components: Mapping[str, Component]
+    seed: int
+    started_at: str
+    isolated: bool = True
+    max_calls: int | None = None
+    model_url: str | None = None  # an already running server for a local model
+
+
+@contextmanager
+def go_live(
+    setting: Setting, *, record: Record | None = None, base: Base | None = None
+) -> Iterator[Live]:
+    """Open everything a live run needs; on leaving, close it whatever happened.
+
+    Raises SandboxMissing, ToolError, UsageError, DependencyMissing, JournalLocked.
+    """
+    clock = TurnClock(setting.started_at)
+    with ExitStack() as stack:
+        model = open_model_of(setting)
+        stack.callback(model.close)
+        sandbox = stack.enter_context(open_sandbox(setting))
+        tools = [schema.openai() | {"effect": schema.effect} for schema in sandbox.schemas]
+        writer = Writer(setting.journal, run_id=setting.run_id, now=_wall_clock)
+        stack.callback(writer.close)
+
+        def act(name: str, arguments: Mapping[str, Any], turn: int) -> Observation:
+            return Observation(
+                *sandbox.call(name, dict(arguments), env=git_environment(clock, turn))
+            )
+
+        def snapshot() -> SnapshotFacts:
+            frozen = setting.branch.freeze()
+            return SnapshotFacts(frozen.id, frozen.tree_hash, frozen.files, frozen.changed_bytes)
+
+        recording = Recording(
+            writer,
+            setting.blobs,
+            model=model,
+            tools=act,
+            clock=lambda turn: clock.at(turn).isoformat(),
+            entropy=Entropy(setting.seed),
+            snapshot=snapshot,
+            record=record,
+            max_calls=setting.max_calls,
+        )
+        session = Session(recording, tools=tools, seed=setting.seed, base=base)
+
+        def check(command: str) -> CheckOutcome:
+            environment = git_environment(clock, session.turn)
+            return sandbox.check(command, env=environment, timeout_s=CHECK_TIMEOUT_S)
+
+        yield Live(session, tools, model, check, snapshot)
+
+
+def open_model_of(setting: Setting) -> Model:
+    """The model component of ``setting``, opened."""
+    part = setting.components.get("model")
+    if part is None:
+        raise UsageError("this run names no model", hint="say which: --swap model=SPEC")
+    return open_model(part.spec, part.content, url=setting.model_url)
+
+
+def open_sandbox(setting: Setting) -> Sandbox:
+    """The tools component of ``setting``, in its sandbox."""
+    part = setting.components["tools"]
+    return Sandbox(
+        setting.branch.path,
+        isolated=setting.isolated,
+        tools_source=part.content,
+        standard=standard_tools(part.spec),
+    )
+
+
+def standard_tools(spec: str) -> list[str]:
+    """The standard tools that a spec like ``standard``, ``bash,read_file`` or ``@t.py`` names."""
+    names: list[str] = []
+    for part in spec.split(","):
+        if part == "standard":
+            names.extend(STANDARD)
+        elif part in STANDARD:
+            names.append(part)
+        elif part and not part.startswith("@"):
+            raise UsageError(
+                f"there is no tool {part!r}",
+                hint=f"write standard, @FILE.py, or some of {', '.join(STANDARD)}",
+            )
+    return names
+
+
+def versions(model: Model) -> dict[str, str]:
+    """What this run ran on, as recorded facts (R4, M18). No secrets, no paths."""
+    return {
+        "branchkit": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "timezone": time.tzname[0],
+        **{f"model.{name}": str(value) for name, value in model.describe().items()},
+    }
+
+
+def _wall_clock() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
