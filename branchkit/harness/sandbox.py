@@ -32,9 +32,10 @@ from branchkit.harness.bubblewrap import (
     LIBRARY,
     PACKAGE,
     fixed_environment,
-    probe,
     spawn_confined,
 )
+from branchkit.harness.bubblewrap import Probe as Probe
+from branchkit.harness.bubblewrap import probe as probe
 from branchkit.harness.standard_tools import WORKSPACE
 from branchkit.harness.tools import JSON, STANDARD, ToolOutcome, ToolSchema
 from branchkit.process import Child, spawn

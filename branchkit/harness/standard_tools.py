@@ -39,8 +39,8 @@ class Finished(NamedTuple):
 
 def standard_tools(names: Sequence[str], *, sandboxed: bool) -> list[Tool]:
     """The named standard tools; ``bash`` is external unless it is sandboxed."""
-    bash = tool(effect="workspace" if sandboxed else "external")(_bash)
-    known = {each.name: each for each in (bash, *_FILE_TOOLS)}
+    shell = tool(effect="workspace" if sandboxed else "external")(bash)
+    known = {each.name: each for each in (shell, *_FILE_TOOLS)}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ToolRefused(f"there is no standard tool {unknown[0]!r}: {', '.join(known)}")
@@ -123,7 +123,7 @@ def _collect(pid: int, output: _Output, deadline: float) -> bool:
         os.close(pid_fd)
 
 
-def _bash(command: str, timeout_s: float = TIMEOUT_S) -> ToolOutcome:
+def bash(command: str, timeout_s: float = TIMEOUT_S) -> ToolOutcome:
     """Run a shell command in the workspace and return its output, stdout and stderr together.
 
     command: the command line, run by bash
@@ -137,9 +137,6 @@ def _bash(command: str, timeout_s: float = TIMEOUT_S) -> ToolOutcome:
     if exit_code != 0:
         output = f"{_ended(output)}[exit code {exit_code}]"
     return ToolOutcome("completed", output, exit_code)
-
-
-_bash.__name__ = "bash"
 
 
 @tool(effect="pure")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any
@@ -25,9 +26,9 @@ from typing import IO, Any
 import msgspec
 
 from branchkit.errors import BranchkitError
-from branchkit.harness.standard_tools import limit_resources, run_command, standard_tools
+from branchkit.harness.standard_tools import bash, limit_resources, run_command, standard_tools
 from branchkit.harness.tools import Tool, ToolOutcome, ToolRefused, load_tools, schemas_of
-from branchkit.supervise import become_subreaper, kill_descendants
+from branchkit.supervise import become_subreaper, die_with_parent, kill_descendants
 
 REPORT_GRACE_S = 2.0  # for a command's own time-out to tell what it printed so far
 CPU_SHARE = 8  # a call may use this many cores for all of its time
@@ -67,7 +68,7 @@ def _answer(request: dict[str, Any], tools: Mapping[str, Tool]) -> ToolOutcome:
         known = ", ".join(tools) or "none"
         return ToolOutcome("error", f"there is no tool {request['call']!r}; there are: {known}")
     arguments = request["arguments"]
-    if wanted.name == "bash":
+    if wanted.function is bash:
         # Its own limit comes first, since only it can tell what was printed until then.
         arguments = {**arguments, "timeout_s": _smaller(arguments.get("timeout_s"), timeout_s)}
         return _isolated(request, lambda: wanted.run(arguments), timeout_s + REPORT_GRACE_S)
@@ -93,8 +94,11 @@ def _isolated(
 ) -> ToolOutcome:
     """What ``run`` returns in a process of its own, of which nothing is left afterwards."""
     result_fd, result_end = os.pipe()
+    our_pid = os.getpid()
     pid = os.fork()  # safe: this process has one thread
     if pid == 0:
+        # It holds our end of the socket: if it outlived us, nobody would see that we are gone.
+        die_with_parent(our_pid, signal.SIGKILL)
         _run_and_exit(request, run, result_end, timeout_s)
     os.close(result_end)
     try:
