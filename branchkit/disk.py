@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import signal
 from pathlib import Path
 
 from branchkit.errors import DiskFull, JournalLocked
+
+# Two threads may store the same blob at once; each needs a temporary file of its own.
+_temporary_numbers = itertools.count()
 
 
 def open_append(path: Path) -> int:
@@ -65,19 +69,34 @@ def size_bytes(fd: int) -> int:
     return os.fstat(fd).st_size
 
 
+def make_directory(path: Path) -> None:
+    """Create ``path`` with its parents, each durable: a synced file in a lost folder is lost."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    fsync_dir(path.parent)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the folder of ``path`` that nobody else uses, to be renamed to ``path``."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{next(_temporary_numbers)}.tmp")
+
+
 def write_durably(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: after a crash either the old or the new content is there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        write_all(fd, data)
-        fdatasync(fd)
+        try:
+            write_all(fd, data)
+            fdatasync(fd)
+        finally:
+            os.close(fd)
+        rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(fd)
-    rename(temporary, path)
     fsync_dir(path.parent)
 
 
@@ -86,21 +105,47 @@ def lock(path: Path) -> int:
 
     Raises JournalLocked, naming the holder, when another process has it.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _flock(fd, path)
+        except BaseException:
+            os.close(fd)
+            raise
+        if _is_still(fd, path):
+            break
+        # A holder that lets go removes the name. Between our open and our lock it did so: this is
+        # the lock of a file that nobody else will ever open.
+        os.close(fd)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd
+
+
+def unlock(fd: int, path: Path) -> None:
+    """Let go of what ``lock(path)`` gave, and remove the name while it is still held."""
+    path.unlink(missing_ok=True)
+    os.close(fd)
+
+
+def _flock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
         raise JournalLocked(
             f"{path.name} is held by process {holder}",
             hint="wait for that process, or stop it; the lock goes away with it",
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd
+
+
+def _is_still(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def raise_if_full(error: OSError) -> None:
@@ -113,6 +158,6 @@ def raise_if_full(error: OSError) -> None:
 
 
 def crash_point(name: str) -> None:
-    """Die here by SIGKILL if a test asked for it by ``BRANCHKIT_CRASH_AT=name``; else do nothing."""
+    """Die here by SIGKILL if a test set ``BRANCHKIT_CRASH_AT`` to ``name``; else do nothing."""
     if os.environ.get("BRANCHKIT_CRASH_AT") == name:
         os.kill(os.getpid(), signal.SIGKILL)

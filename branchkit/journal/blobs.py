@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from branchkit import disk
 from branchkit.errors import BlobMissing
 
 INLINE_LIMIT_BYTES = 2048
+_ADDRESS = re.compile("[0-9a-f]{64}")  # nothing else may become a path
 BlobReader = Callable[[str], bytes]  # sha256 (bare hex) -> content; raises KeyError
 
 
@@ -28,12 +30,14 @@ class Blobs:
         sha256 = hashlib.sha256(content).hexdigest()
         path = self._path(sha256)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            disk.make_directory(path.parent)
             disk.write_durably(path, content)
         return sha256
 
     def get(self, sha256: str) -> bytes:
         """The content. Raises KeyError if it is not here, BlobMissing if it is not what it was."""
+        if not _ADDRESS.fullmatch(sha256):
+            raise KeyError(sha256)
         try:
             content = self._path(sha256).read_bytes()
         except FileNotFoundError:

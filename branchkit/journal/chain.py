@@ -12,7 +12,8 @@ import hashlib
 import re
 from typing import NamedTuple
 
-from branchkit.journal.events import Event, Payload, parse_payload, payload_json
+from branchkit.errors import InputRefused
+from branchkit.journal.events import Event, Payload, check_payload, parse_payload, payload_json
 from branchkit.journal.format import (
     HASH_PREFIX,
     SCHEMA_VERSION,
@@ -26,7 +27,15 @@ _TAIL = re.compile(
     rb'"prev_event_hash":"(sha256:[0-9a-f]{64})","recorded_at":"([^"\\]*)","run_id":"([^"\\]*)",'
     rb'"schema_version":(\d+),"seq":(\d+),"step_id":"([^"\\]*)","turn":(\d+)\}\Z'
 )
-_TAIL_BYTES = 1024
+_TAIL_BYTES = 2048
+# What stands behind the payload must be findable without a parser: no quote, no escape, and short
+# enough that the tail of a line holds all of it.
+_NAME = re.compile(r"[^\"\\\x00-\x1f\x7f\ud800-\udfff]{0,128}")
+_ENVELOPE = {
+    "event_hash", "kind", "payload", "prev_event_hash", "recorded_at", "run_id", "schema_version",
+    "seq", "step_id", "turn",
+}  # fmt: skip
+_FOREIGN = "the hash is right, so the line was written so: not by branchkit"
 
 
 class Sealed(NamedTuple):
@@ -55,10 +64,22 @@ def seal(
     run_id: str,
     prev_event_hash: str,
 ) -> Sealed:
-    """The event with its hash, and its line."""
+    """The event with its hash, and its line.
+
+    Raises ValueError or TypeError for what could not be read back: a payload of another shape than
+    its kind's, a value that is not JSON, a name with quotes, escapes or more than 128 characters.
+    """
+    for name in (step_id, recorded_at, run_id):
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be a name in an envelope")
+    if seq < 0 or turn < 0:
+        raise ValueError(f"seq {seq} and turn {turn} must not be negative")
+    kind = type(payload).__name__
+    plain = payload_json(payload)
+    check_payload(kind, plain)
     envelope = {
-        "kind": type(payload).__name__,
-        "payload": payload_json(payload),
+        "kind": kind,
+        "payload": plain,
         "prev_event_hash": prev_event_hash,
         "recorded_at": recorded_at,
         "run_id": run_id,
@@ -87,7 +108,8 @@ def line_problem(line: bytes) -> str | None:
     digest.update(memoryview(line)[HEAD_BYTES:])
     if digest.hexdigest().encode() == stated and line[HEAD_BYTES - 2 : HEAD_BYTES] == b'",':
         return None
-    if line.find(HEAD, HEAD_BYTES) > 0:
+    # Inside a string the quotes of HEAD would be escaped, and a value never begins after a value.
+    if line.find(b"}" + HEAD, HEAD_BYTES) > 0:
         return "two_events_on_a_line"
     return "nul_run" if b"\0" in line else "hash_mismatch"
 
@@ -102,16 +124,24 @@ def link(line: bytes) -> Link | None:
 
 
 def parse_line(line: bytes) -> Event:
-    """The typed event of an intact line. Raises InputRefused for an unknown kind, version or shape."""
-    value = parse(line)
+    """The typed event of an intact line. Raises InputRefused for another kind, version or shape."""
+    try:
+        value = parse(line)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputRefused(f"not canonical JSON: {error}", hint=_FOREIGN) from None
+    if not isinstance(value, dict) or value.keys() != _ENVELOPE:
+        raise InputRefused("the envelope has other keys than an event's", hint=_FOREIGN)
     payload = parse_payload(value["kind"], value["schema_version"], value["payload"])
+    place = link(line)
+    if place is None:
+        raise InputRefused("the envelope is not one that branchkit writes", hint=_FOREIGN)
     return Event(
-        value["seq"],
-        value["turn"],
+        place.seq,
+        place.turn,
         value["step_id"],
         payload,
         value["recorded_at"],
         value["run_id"],
-        value["prev_event_hash"],
-        value["event_hash"],
+        place.prev_event_hash,
+        place.event_hash,
     )

@@ -5,14 +5,17 @@ write otherwise than RFC 8785 is recognised in its output and handed to ``rfc878
 oracle (``tests/t1_journal/test_format.py`` compares the two on random values).
 
 I-JSON cannot hold lone surrogates, NaN, infinities or integers beyond 2^53 - 1, yet real runs hold
-all of them. Such a value is stored as ``{"$json": "<its JSON text, ASCII>"}``, and an object whose
-own key is ``$json`` likewise, so that reading gives back exactly what was written.
+all of them. Such a value is stored as ``{"$json": "<its JSON text, ASCII>"}``, and so are an object
+whose own key is ``$json`` and what is nested deeper than MAX_NESTING, so that reading gives back
+exactly what was written. Two spellings of one JSON value are one value here too: 1.0 is 1, and a
+surrogate pair that arrived as two code points is the character that it spells.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +30,8 @@ HASH_PREFIX = "sha256:"
 ZERO_HASH = HASH_PREFIX + "0" * 64
 ESCAPE_KEY = "$json"
 MAX_SAFE_INTEGER = 2**53 - 1
+MAX_NESTING = 254  # levels of arrays and objects; orjson writes no more, and it must not depend on
+# which of the two encoders was asked
 
 _ORJSON_OPTIONS = (
     orjson.OPT_SORT_KEYS
@@ -52,6 +57,8 @@ def canonical(value: Json) -> bytes:
     try:
         text = orjson.dumps(value, option=_ORJSON_OPTIONS)
     except TypeError:
+        if _is_deeper(value, MAX_NESTING):
+            raise ValueError(f"nested deeper than {MAX_NESTING} levels") from None
         return _by_oracle(value)
     if _SUSPECT.search(text) or (_HIGH.search(text) and _has_high_key(value)):
         return _by_oracle(value)
@@ -74,6 +81,17 @@ def _has_high_key(value: Json) -> bool:
     return isinstance(value, list | tuple) and any(_has_high_key(item) for item in value)
 
 
+def _is_deeper(value: Json, levels: int) -> bool:
+    if not isinstance(value, Mapping | list | tuple):
+        return False
+    if levels == 0:
+        return True
+    for item in value.values() if isinstance(value, Mapping) else value:
+        if _is_deeper(item, levels - 1):
+            return True
+    return False
+
+
 def digest(data: bytes) -> str:
     """``sha256:`` + 64 hex digits of ``data``."""
     return HASH_PREFIX + hashlib.sha256(data).hexdigest()
@@ -93,28 +111,74 @@ def escaped_canonical(value: Json) -> bytes:
     return canonical(escape(value)) if b'"$json"' in data else data
 
 
-def escape(value: Json) -> Json:
-    """``value`` with everything that I-JSON cannot hold replaced by ``{"$json": text}``."""
+def escape(value: Json, levels: int = MAX_NESTING) -> Json:
+    """``value`` with everything that I-JSON cannot hold replaced by ``{"$json": text}``.
+
+    Raises TypeError for what is not JSON, ValueError for what Python cannot write as JSON text
+    (integers of more than 4,300 digits, nesting beyond the interpreter's stack).
+    """
     match value:
         case bool() | None:
             return value
         case str():
-            return value if _is_unicode(value) else {ESCAPE_KEY: json.dumps(value)}
+            text = _joined(value)
+            return text if _is_unicode(text) else _as_text(text)
         case int():
-            return value if abs(value) <= MAX_SAFE_INTEGER else {ESCAPE_KEY: str(value)}
+            return value if abs(value) <= MAX_SAFE_INTEGER else _as_text(value)
         case float():
-            finite = value == value and value not in (float("inf"), float("-inf"))
-            return value if finite else {ESCAPE_KEY: json.dumps(value)}
+            return value if math.isfinite(value) else _as_text(value)
         case Mapping():
-            if not all(isinstance(key, str) for key in value):
-                raise TypeError("an object with a key that is no string is not JSON")
-            if ESCAPE_KEY in value or not all(map(_is_unicode, value)):
-                return {ESCAPE_KEY: json.dumps(value, sort_keys=True)}
-            return {key: escape(item) for key, item in value.items()}
+            if levels <= 1 or ESCAPE_KEY in value or not all(map(_is_plain_key, value)):
+                return _as_text(value)
+            return {key: escape(item, levels - 1) for key, item in value.items()}
         case list() | tuple():
-            return [escape(item) for item in value]
+            return _as_text(value) if levels <= 1 else [escape(item, levels - 1) for item in value]
         case _:
             raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _as_text(value: Json) -> Json:
+    try:
+        return {ESCAPE_KEY: json.dumps(_normalised(value), sort_keys=True)}
+    except RecursionError:
+        raise ValueError("nested too deeply to be written as JSON text") from None
+
+
+def _normalised(value: Json) -> Json:
+    """``value`` as ``json.loads(json.dumps(value))`` would give it back, or an error."""
+    if isinstance(value, str):
+        return _joined(value)
+    if isinstance(value, Mapping):
+        result: dict[str, Json] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError("an object with a key that is no string is not JSON")
+            if (joined := _joined(key)) in result:
+                raise ValueError(f"two keys of one object spell {joined!r}")
+            result[joined] = _normalised(item)
+        return result
+    if isinstance(value, list | tuple):
+        items = []
+        for item in value:  # no comprehension: that would take two frames a level
+            items.append(_normalised(item))
+        return items
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _joined(text: str) -> str:
+    # Chunks of a stream can leave the halves of one character as two code points. JSON text cannot
+    # tell them from the character, so a hash taken before writing would differ from one after.
+    if _is_unicode(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _is_plain_key(key: object) -> bool:
+    if not isinstance(key, str):
+        raise TypeError("an object with a key that is no string is not JSON")
+    return _is_unicode(key)
 
 
 def unescape(value: Json) -> Json:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from branchkit import disk
 from branchkit.errors import InputRefused
@@ -20,6 +22,11 @@ from branchkit.journal.blobs import checked
 from branchkit.journal.file import SUFFIX
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+# What zipfile raises on damaged bytes: a bad checksum or header, a broken stream, a cut member, a
+# flag or method that it does not know, a name that is no text.
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+)  # fmt: skip
 
 
 def pack_path(journal: Path) -> Path:
@@ -29,27 +36,34 @@ def pack_path(journal: Path) -> Path:
 
 
 def write_pack(path: Path, members: Iterable[tuple[str, bytes | Path]]) -> None:
-    """Write ``members`` (name, content) to ``path`` in one durable step; equal names once."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    seen: set[str] = set()
-    ordered = sorted(members, key=lambda member: member[0])
+    """Write ``members`` (name, content) to ``path`` in one durable step; equal names once.
+
+    Equal members give equal bytes, in whatever order they come. Raises DiskFull.
+    """
+    temporary = disk.temporary_beside(path)
+    by_name = dict(reversed(list(members)))  # of equal names the first counts
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-            for name, content in ordered:
-                if name in seen:
-                    continue
-                seen.add(name)
-                data = content if isinstance(content, bytes) else content.read_bytes()
-                info = zipfile.ZipInfo(name, _EPOCH)
-                info.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(info, data)
-        fd = os.open(temporary, os.O_RDONLY)
-        disk.fdatasync(fd)
-        os.close(fd)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w+b") as stream:
+            _write_archive(stream, sorted(by_name.items()))
+            stream.flush()
+            disk.fdatasync(stream.fileno())
         disk.rename(temporary, path)
         disk.fsync_dir(path.parent)
+    except OSError as error:
+        disk.raise_if_full(error)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write_archive(stream: IO[bytes], members: Iterable[tuple[str, bytes | Path]]) -> None:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in members:
+            data = content if isinstance(content, bytes) else content.read_bytes()
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, data)
 
 
 class Pack:
@@ -58,7 +72,7 @@ class Pack:
     def __init__(self, path: Path) -> None:
         try:
             self._archive = zipfile.ZipFile(path)
-        except (OSError, zipfile.BadZipFile) as error:
+        except (OSError, *_DAMAGED) as error:
             raise InputRefused(
                 f"{path.name} cannot be read as a pack: {error}",
                 hint="get it again from its source",
@@ -70,7 +84,7 @@ class Pack:
         """The content of a member. Raises KeyError; InputRefused if it is damaged."""
         try:
             return self._archive.read(name)
-        except zipfile.BadZipFile as error:
+        except _DAMAGED as error:
             raise InputRefused(
                 f"{self.path.name}: {name}: {error}", hint="get the pack again from its source"
             ) from None
@@ -80,4 +94,5 @@ class Pack:
         return checked(sha256, self.read(f"blobs/{sha256}"))
 
     def close(self) -> None:
+        """Close the file; nothing can be read any more."""
         self._archive.close()

@@ -7,6 +7,7 @@ references, ``difference`` makes them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,20 @@ def seen(message: Message, seq: int | None = None, *, in_parent: bool = False) -
     return Seen(message, value_hash(message), seq, in_parent)
 
 
+def as_in_parent(context: Sequence[Seen]) -> list[Seen]:
+    """The messages of a run's context as a branch of that run refers to them.
+
+    A reference reaches one generation up. A message that the run itself has from its parent
+    belongs to no event that the branch could name.
+    """
+    return [
+        item._replace(seq=None, in_parent=False)
+        if item.in_parent
+        else item._replace(in_parent=item.seq is not None)
+        for item in context
+    ]
+
+
 def tool_message(call_id: str, text: str) -> Message:
     """A tool's result as the model is shown it."""
     return {"role": "tool", "tool_call_id": call_id, "content": text}
@@ -53,31 +68,45 @@ class ContextHash:
 
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         self._start = accumulate(ZERO_HASH, value_hash(list(tools)))
-        self._after: list[tuple[str, str]] = []  # (message hash, accumulator after it)
+        self._last: list[Seen] = []
+        self._after: list[str] = []  # the accumulator after each message of ``_last``
 
     def of(self, context: Sequence[Seen]) -> str:
         """The hash of ``context``; the common prefix with the last context asked for is reused."""
-        same = 0
-        for message, (known, _) in zip(context, self._after, strict=False):
-            if message.message_hash != known:
-                break
-            same += 1
-        del self._after[same:]
-        value = self._after[-1][1] if self._after else self._start
+        same = common_prefix(self._last, context)
+        del self._last[same:], self._after[same:]
+        value = self._after[-1] if self._after else self._start
         for message in context[same:]:
             value = accumulate(value, message.message_hash)
-            self._after.append((message.message_hash, value))
+            self._last.append(message)
+            self._after.append(value)
         return value
+
+
+def common_prefix(a: Sequence[Seen], b: Sequence[Seen]) -> int:
+    """How many messages ``a`` and ``b`` have in common from the start.
+
+    Most often one continues the other, made of the same objects. Comparing those as lists takes
+    nanoseconds a message; a loop in Python over each context of a long run takes minutes.
+    """
+    length = min(len(a), len(b))
+    if list(a[:length]) == list(b[:length]):
+        return length
+    for index in range(length):
+        if a[index].message_hash != b[index].message_hash:
+            return index
+    return length
 
 
 def difference(base: Sequence[Seen], context: Sequence[Seen]) -> list[Part]:
     """``context`` as parts: runs copied from ``base``, references to events, and new messages."""
+    same = common_prefix(base, context)
     places: dict[str, list[int]] = {}
-    for index, message in enumerate(base):
-        places.setdefault(message.message_hash, []).append(index)
-    parts: list[Part] = []
-    next_in_base = 0
-    for message in context:
+    for index in range(same, len(base)):
+        places.setdefault(base[index].message_hash, []).append(index)
+    parts: list[Part] = [Copied(0, same)] if same else []
+    next_in_base = same
+    for message in context[same:]:
         place = _place(places, message.message_hash, next_in_base)
         if place is None:
             parts.append(_reference(message))
@@ -92,13 +121,20 @@ def difference(base: Sequence[Seen], context: Sequence[Seen]) -> list[Part]:
 
 
 def _place(places: dict[str, list[int]], message_hash: str, at_least: int) -> int | None:
-    return next((i for i in places.get(message_hash, ()) if i >= at_least), None)
+    found = places.get(message_hash, [])
+    index = bisect_left(found, at_least)
+    return found[index] if index < len(found) else None
 
 
 def _reference(message: Seen) -> Part:
     if message.seq is None:
         return New(message.message)
     return FromParent(message.seq) if message.in_parent else FromEvent(message.seq)
+
+
+class _Built(NamedTuple):
+    seq: int
+    payload: ContextBuilt
 
 
 class Contexts:
@@ -110,35 +146,45 @@ class Contexts:
         self._events = events
         self._blobs = blobs
         self._parent = parent
-        self._results: dict[str, ToolResult] = {}
+        self._results: dict[str, Event] = {}
+        self._hashes: dict[int, str] = {}  # seq -> hash of the message that it stands for
         self.turns: dict[int, Event] = {}  # turn -> its last ContextBuilt
-        self._built: list[Event] = []
         for event in events:
             if isinstance(event.payload, ContextBuilt):
                 self.turns[event.turn] = event
-                self._built.append(event)
             elif isinstance(event.payload, ToolResult):
-                self._results[event.payload.call_id] = event.payload
+                self._results[event.payload.call_id] = event
 
     def at_turn(self, turn: int) -> list[Seen]:
         """The context of reply ``turn``. Raises KeyError if the run never got there."""
         return self.at_seq(self.turns[turn].seq)
 
     def at_seq(self, seq: int) -> list[Seen]:
-        """The context that the ContextBuilt event ``seq`` describes."""
-        chain = [self._context_event(seq)]
-        while (base := _own_base(chain[-1])) is not None:
-            chain.append(self._context_event(base))
+        """The context that the ContextBuilt event ``seq`` describes.
+
+        Raises BlobMissing, and JournalDamaged if the event describes none.
+        """
+        chain = [self._built_at(seq)]
+        while not chain[-1].payload.base_in_parent and chain[-1].payload.base_seq is not None:
+            before = self._built_at(chain[-1].payload.base_seq)
+            if before.seq >= chain[-1].seq:
+                raise _foreign(f"the context of event {chain[-1].seq} is based on a later one")
+            chain.append(before)
         context: list[Seen] = []
         first = chain[-1].payload
-        if isinstance(first, ContextBuilt) and first.base_in_parent and first.base_seq is not None:
-            context = self._parent_contexts().at_seq(first.base_seq)
-        for event in reversed(chain):
-            assert isinstance(event.payload, ContextBuilt)
-            context = self._applied(context, event.payload.parts)
+        if first.base_in_parent and first.base_seq is not None:
+            context = as_in_parent(self._parent_contexts().at_seq(first.base_seq))
+        for built in reversed(chain):
+            context = self._applied(context, built)
         return context
 
-    def _applied(self, base: list[Seen], parts: Sequence[Part]) -> list[Seen]:
+    def _applied(self, base: list[Seen], built: _Built) -> list[Seen]:
+        parts = built.payload.parts
+        for part in parts:
+            if isinstance(part, Copied) and not 0 <= part.start <= part.stop <= len(base):
+                raise _foreign(
+                    f"event {built.seq} copies messages {part.start}:{part.stop} of {len(base)}"
+                )
         # Append-only contexts are by far the most: the list is extended in place, so resolving
         # turn t costs t messages and not t squared.
         if parts and isinstance(parts[0], Copied) and parts[0].start == 0:
@@ -148,6 +194,10 @@ class Contexts:
             rest, base = [self._resolved(base, part) for part in parts], []
         for messages in rest:
             base.extend(messages)
+        if len(base) != built.payload.messages:
+            raise _foreign(
+                f"event {built.seq} says {built.payload.messages} messages, but has {len(base)}"
+            )
         return base
 
     def _resolved(self, base: list[Seen], part: Part) -> list[Seen]:
@@ -156,12 +206,19 @@ class Contexts:
         if isinstance(part, New):
             return [seen(part.message)]
         if isinstance(part, FromParent):
-            return [seen(self._parent_contexts().message(part.seq), part.seq, in_parent=True)]
-        return [seen(self.message(part.seq), part.seq)]
+            return as_in_parent([self._parent_contexts().seen(part.seq)])
+        return [self.seen(part.seq)]
+
+    def seen(self, seq: int) -> Seen:
+        """The message that event ``seq`` stands for, with its hash, which is computed once."""
+        message = self.message(seq)
+        if seq not in self._hashes:
+            self._hashes[seq] = value_hash(message)
+        return Seen(message, self._hashes[seq], seq)
 
     def message(self, seq: int) -> Message:
         """The message that event ``seq`` stands for. Raises BlobMissing, JournalDamaged."""
-        payload = self._events[seq].payload
+        payload = self._event(seq).payload
         if isinstance(payload, InputReceived | ModelReplied):
             return payload.message
         if isinstance(payload, Delivered):
@@ -169,37 +226,43 @@ class Contexts:
             return tool_message(
                 payload.call_id, self.full_text(payload.call_id) if text is None else text
             )
-        raise JournalDamaged(
-            f"event {seq} ({self._events[seq].kind}) stands for no message",
-            hint="a context refers to it: the journal was not written by branchkit",
-        )
+        raise _foreign(f"event {seq} ({self._events[seq].kind}) stands for no message")
 
     def full_text(self, call_id: str) -> str:
         """The whole result of a call. Raises BlobMissing, naming the turn."""
-        result = self._results.get(call_id)
-        if result is None:
+        event = self._results.get(call_id)
+        if event is None:
             raise BlobMissing(
                 f"call {call_id} has no recorded result", hint="the run ended before it came back"
             )
+        result = event.payload
+        assert isinstance(result, ToolResult)
         if result.text is not None:
             return result.text
         try:
             return self._blobs(result.blob or result.sha256).decode("utf-8", "surrogatepass")
         except KeyError:
             raise BlobMissing(
-                f"the full text of call {call_id} ({result.bytes} bytes, sha256 {result.sha256}) is "
-                f"neither in the journal nor in its blobs",
+                f"turn {event.turn}: the full text of call {call_id} ({result.bytes} bytes, sha256 "
+                f"{result.sha256}) is neither in the journal nor in its blobs",
                 hint="put the run's NAME.pack beside the journal, or set BRANCHKIT_STORE",
             ) from None
+        except UnicodeDecodeError as error:
+            raise BlobMissing(
+                f"turn {event.turn}: the blob of call {call_id} is no text: {error}",
+                hint="the journal was not written by branchkit",
+            ) from None
 
-    def _context_event(self, seq: int) -> Event:
-        event = self._events[seq]
+    def _event(self, seq: int) -> Event:
+        if not 0 <= seq < len(self._events):
+            raise _foreign(f"event {seq} is outside 0..{len(self._events) - 1}")
+        return self._events[seq]
+
+    def _built_at(self, seq: int) -> _Built:
+        event = self._event(seq)
         if not isinstance(event.payload, ContextBuilt):
-            raise JournalDamaged(
-                f"event {seq} is {event.kind}, not ContextBuilt",
-                hint="a context refers to it: the journal was not written by branchkit",
-            )
-        return event
+            raise _foreign(f"event {seq} is {event.kind}, not ContextBuilt")
+        return _Built(seq, event.payload)
 
     def _parent_contexts(self) -> Contexts:
         if self._parent is None:
@@ -210,7 +273,7 @@ class Contexts:
         return self._parent
 
 
-def _own_base(event: Event) -> int | None:
-    payload = event.payload
-    assert isinstance(payload, ContextBuilt)
-    return None if payload.base_in_parent else payload.base_seq
+def _foreign(message: str) -> JournalDamaged:
+    return JournalDamaged(
+        message, hint="a context refers to it: the journal was not written by branchkit"
+    )

@@ -73,19 +73,19 @@ def _forked(record: Record, event: Event, payload: Forked) -> None:
     record.budgets = dict(payload.budgets)
 
 
-def _context(record: Record, event: Event, payload: ContextBuilt) -> None:
-    # The turn is about to begin; its reply makes it count.
+def _context(record: Record, _event: Event, _payload: ContextBuilt) -> None:
+    # A run that ended, or waited for a person, goes on.
     record.status = "running"
 
 
-def _replied(record: Record, event: Event, payload: ModelReplied) -> None:
+def _replied(record: Record, _event: Event, payload: ModelReplied) -> None:
     usage = record.usage
     usage["model_calls"] = usage.get("model_calls", 0) + 1
     for name, tokens in payload.usage.items():
         usage[name] = usage.get(name, 0) + tokens
 
 
-def _failed(record: Record, event: Event, payload: ModelFailed) -> None:
+def _failed(record: Record, _event: Event, _payload: ModelFailed) -> None:
     record.usage["model_failures"] = record.usage.get("model_failures", 0) + 1
 
 
@@ -97,9 +97,11 @@ def _proposed(record: Record, event: Event, payload: ToolProposed) -> None:
 
 def _authorized(record: Record, event: Event, payload: ToolAuthorized) -> None:
     _update(record, payload.call_id, authorized=event.seq, decision=payload.decision)
+    if payload.decision != "hold":
+        _no_longer_held(record, payload.call_id)
 
 
-def _held(record: Record, event: Event, payload: ApprovalRequested) -> None:
+def _held(record: Record, _event: Event, payload: ApprovalRequested) -> None:
     record.pending_approvals.append(payload.call_id)
 
 
@@ -110,6 +112,12 @@ def _intended(record: Record, event: Event, payload: ToolIntent) -> None:
 def _observed(record: Record, event: Event, payload: ToolResult) -> None:
     _update(record, payload.call_id, result=event.seq, status=payload.status)
     record.usage["tool_calls"] = record.usage.get("tool_calls", 0) + 1
+    _no_longer_held(record, payload.call_id)
+
+
+def _no_longer_held(record: Record, call_id: str) -> None:
+    if call_id in record.pending_approvals:
+        record.pending_approvals.remove(call_id)
 
 
 def _update(record: Record, call_id: str, **changes: Any) -> None:
@@ -122,7 +130,7 @@ def _checkpoint(record: Record, event: Event, payload: Checkpoint) -> None:
     record.snapshots.append(Snapshot(event.seq, event.turn, payload.snapshot, payload.tree_hash))
 
 
-def _finished(record: Record, event: Event, payload: TaskFinished) -> None:
+def _finished(record: Record, _event: Event, payload: TaskFinished) -> None:
     record.status = payload.status
 
 

@@ -33,9 +33,7 @@ def same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
         return True
-    return type(a) is type(b) and a == b or (
-        {type(a), type(b)} <= {int, float} and a == b
-    )
+    return type(a) is type(b) and a == b or ({type(a), type(b)} <= {int, float} and a == b)
 
 
 @settings(max_examples=300)
