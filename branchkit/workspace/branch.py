@@ -1,0 +1,246 @@
+"""One live branch: its tree, the log of its top layer and its file contents, kept in step.
+
+Order of a mutation: host file (if any), then the log, then memory. A failure at any step leaves the
+branch as it was, so ENOSPC reaches the caller and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from branchkit import disk
+from branchkit.workspace import edit, hashes, log
+from branchkit.workspace.base import Base
+from branchkit.workspace.content import Contents, pwrite_all
+from branchkit.workspace.layers import (
+    INLINE_BYTES,
+    Change,
+    Fill,
+    Frozen,
+    Gone,
+    Host,
+    Hosted,
+    Rec,
+    Resize,
+    Tree,
+    Write,
+    decode,
+    encode,
+)
+
+
+class Tally(NamedTuple):
+    """What a top layer holds: names added or changed, and the bytes in them."""
+
+    files: int
+    changed_bytes: int
+
+
+class Live:
+    """A branch that can be read and written."""
+
+    def __init__(self, layers: Path, base: Base, layer: str, frozen: Frozen | None) -> None:
+        """Load the branch; its top layer's log is replayed, a torn tail cut off."""
+        self._layers = layers
+        self.base = base
+        self.tree = Tree(base, layer, frozen)
+        self.contents = Contents(layers, base)
+        self.on_change: Callable[[Sequence[Change]], None] = lambda changes: None
+        self._unsynced: set[int] = set()
+        self._log: log.Log | None = None
+        self._good_bytes = replay(self.tree, self._log_path(layer))
+
+    def _log_path(self, layer: str) -> Path:
+        return self._layers / f"{layer}.log"
+
+    @property
+    def log(self) -> log.Log:
+        """The top layer's log, created at the first mutation."""
+        if self._log is None:
+            self._log = log.Log(self._log_path(self.tree.layer), good_bytes=self._good_bytes)
+        return self._log
+
+    def commit(self, changes: Sequence[Change], blob: bytes | bytearray = b"") -> None:
+        """Log ``changes``, then carry them out."""
+        if changes:
+            self.log.append(encode(changes), blob)
+            self.tree.apply(changes, blob)
+            self.on_change(changes)
+
+    def read(self, fid: int, offset: int, size: int) -> bytes:
+        """Content of the file ``fid``."""
+        return self.contents.read(fid, self.tree.get(fid), offset, size)
+
+    def write(self, fid: int, offset: int, data: bytes, now_ns: int) -> None:
+        """Write ``data`` at ``offset``, growing the file if need be."""
+        rec = self.tree.get(fid)
+        size = max(rec.size, offset + len(data))
+        if isinstance(rec.data, bytearray) and size <= INLINE_BYTES:
+            changes = edit.up(self.tree, fid)
+            self.commit([*changes, Write(fid, offset, len(data), now_ns)], data)
+        elif size <= INLINE_BYTES and not self._own_host(rec):
+            content = bytearray(self.contents.whole(fid, rec).ljust(size, b"\0"))
+            content[offset : offset + len(data)] = data
+            self._fill(fid, content, now_ns)
+        else:
+            fd = self._host_fd(fid, rec)
+            if offset > rec.size:
+                self._trim(fd, rec)
+            pwrite_all(fd, data, offset)
+            self._hosted(fid, size, now_ns)
+
+    def resize(self, fid: int, size: int, now_ns: int) -> None:
+        """Cut or extend (with zeros) the file ``fid``."""
+        rec = self.tree.get(fid)
+        if size == 0 or (size <= INLINE_BYTES and not self._own_host(rec)):
+            if isinstance(rec.data, bytearray):
+                self.commit([*edit.up(self.tree, fid), Resize(fid, size, now_ns)])
+            else:
+                content = self.contents.read(fid, rec, 0, size).ljust(size, b"\0")
+                self._fill(fid, content, now_ns)
+        elif size >= rec.size:
+            fd = self._host_fd(fid, rec)
+            self._trim(fd, rec)
+            disk.truncate(fd, size)
+            self._hosted(fid, size, now_ns)
+        else:
+            fd = self._host_fd(fid, rec)
+            self._hosted(fid, size, now_ns)  # logged first: a cut cannot be taken back
+            disk.truncate(fd, size)
+
+    def _own_host(self, rec: Rec) -> bool:
+        return isinstance(rec.data, Hosted) and rec.data.layer == self.tree.layer
+
+    def _host_fd(self, fid: int, rec: Rec) -> int:
+        """A descriptor on the top layer's host file, made by copy-up if there is none yet."""
+        if not self._own_host(rec):
+            os.close(self.contents.make_host(self.tree.layer, fid, rec))
+            self._hosted(fid, rec.size, None)
+            rec = self.tree.get(fid)
+        data = rec.data
+        if not isinstance(data, Hosted):
+            raise TypeError(f"inode {fid} should have a host file, has {data!r}")
+        return self.contents.fd(fid, data)
+
+    def _trim(self, fd: int, rec: Rec) -> None:
+        # Bytes of a write that failed half way must not show up when the file grows over them.
+        if disk.size_bytes(fd) > rec.size:
+            disk.truncate(fd, rec.size)
+
+    def _fill(self, fid: int, content: bytes | bytearray, now_ns: int) -> None:
+        self.commit([*edit.up(self.tree, fid), Fill(fid, len(content), now_ns)], content)
+
+    def _hosted(self, fid: int, size: int, now_ns: int | None) -> None:
+        self._unsynced.add(fid)
+        self.commit([*edit.up(self.tree, fid), Host(fid, size, now_ns)])
+
+    def forget(self, fid: int) -> None:
+        """Nobody has ``fid`` open any more: give back what it holds if it has no name either."""
+        self.contents.release(fid)
+        rec = self.tree.top.get(fid)
+        if rec is None or rec.parents or fid == self.tree.root:
+            return
+        own_host = self._own_host(rec)
+        self.commit([Gone(fid)])
+        if own_host:
+            self._unsynced.discard(fid)
+            self.contents.host_path(self.tree.layer, fid).unlink(missing_ok=True)
+
+    def sync(self, fid: int | None = None) -> None:
+        """Return once the log (and the host file of ``fid``, or all) is on stable storage."""
+        wanted = self._unsynced if fid is None else self._unsynced & {fid}
+        for each in list(wanted):
+            rec = self.tree.get(each)
+            if isinstance(rec.data, Hosted) and rec.data.layer == self.tree.layer:
+                disk.fdatasync(self.contents.fd(each, rec.data))
+            self._unsynced.discard(each)
+        if self._log is not None:
+            self._log.sync()
+            disk.fsync_dir(self._layers)
+        if wanted:
+            disk.fsync_dir(self._layers / self.tree.layer)
+
+    def tally(self) -> Tally:
+        """Count what the top layer holds; directories and removed names are not counted."""
+        files = [r for r in self.tree.top.values() if not r.is_dir and r.parents]
+        return Tally(len(files), sum(r.size for r in files if stat.S_ISREG(r.mode)))
+
+    def push(self, next_layer: str) -> None:
+        """Freeze; what follows goes to ``next_layer``. Call `sync` first."""
+        self.tree.push(next_layer)
+        self._good_bytes = 0
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def log_bytes(self) -> int:
+        """How long the top layer's log is: a shorter one found later is damage."""
+        return self.log.size_bytes if self._log is not None else self._good_bytes
+
+    def close(self) -> None:
+        """Close all descriptors; the branch stays on disk."""
+        self.contents.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def digest(self) -> bytes:
+        """The Merkle digest of the whole tree; computes only what changed since the last time."""
+        return self._directory(self.tree.root)
+
+    def _directory(self, fid: int) -> bytes:
+        tree = self.tree
+        if fid not in tree.digests:
+            return self.base.digest(fid)
+        done = tree.digests[fid]
+        if done is None:
+            entries = tree.entries(fid)
+            in_git_dir = hashes.is_git_dir(entries)
+            children = [
+                (name, self.child_digest(name, child, in_git_dir=in_git_dir))
+                for name, child in entries.items()
+                if not hashes.excluded(name, in_git_dir=in_git_dir)
+            ]
+            done = hashes.directory(tree.get(fid).mode, children, tree.xattrs(fid))
+            tree.digests[fid] = done
+        return done
+
+    def child_digest(self, name: bytes, fid: int, *, in_git_dir: bool) -> bytes:
+        """The digest of ``fid`` as a child called ``name``: a git index is hashed by entries."""
+        rec = self.tree.get(fid)
+        if rec.is_dir:
+            return self._directory(fid)
+        if in_git_dir and name == b"index" and stat.S_ISREG(rec.mode):
+            special = hashes.index_leaf(rec.mode, self.contents.whole(fid, rec))
+            if special is not None:
+                return special
+        return self.leaf(fid)
+
+    def leaf(self, fid: int) -> bytes:
+        """The digest of anything but a directory."""
+        rec = self.tree.get(fid)
+        if rec.leaf is None:
+            content = self.contents.sha(fid, rec) if stat.S_ISREG(rec.mode) else b""
+            rec.leaf = hashes.leaf(
+                rec.mode,
+                rec.size,
+                content,
+                target=rec.target,
+                rdev=rec.rdev,
+                xattrs=self.tree.xattrs(fid),
+            )
+        return rec.leaf
+
+
+def replay(tree: Tree, path: Path) -> int:
+    """Apply the log at ``path`` to ``tree``; returns how many bytes of it are good."""
+    good_bytes = 0
+    for frame in log.read(path):
+        tree.apply(decode(frame.value), frame.blob)
+        good_bytes = frame.end_bytes
+    tree.sweep()
+    return good_bytes

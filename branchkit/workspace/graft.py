@@ -1,0 +1,113 @@
+"""Entries of a tree (from a directory, or from a pack) put into a live branch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from branchkit.workspace import edit
+from branchkit.workspace.branch import Live
+from branchkit.workspace.scan import CHUNK_BYTES, Entry
+
+Content = Callable[[Entry], bytes | Path]
+
+
+def graft(live: Live, removed: Iterable[str], entries: Sequence[Entry], content: Content) -> None:
+    """Make ``live`` have exactly ``entries`` where they say so, and nothing at ``removed``.
+
+    A file is always made anew: written in place it would also change under its other hard links,
+    of which all that still are its links stand in ``entries`` too.
+    """
+    for path in sorted(removed, reverse=True):  # what is in a directory goes before it
+        _remove(live, path)
+    in_order = sorted(entries)
+    for entry in in_order:
+        if entry.path:
+            _clear_way(live, entry)
+    made: dict[int, int] = {}
+    for entry in in_order:
+        if entry.path:
+            _make(live, entry, made, content)
+    for entry in reversed(in_order):  # parents last: making children changed their times
+        _set_meta(live, entry)
+
+
+def find(live: Live, path: str) -> int:
+    """The fid at ``path``; OSError when there is none."""
+    fid = live.tree.root
+    for name in path.split("/") if path else []:
+        fid = edit.child(live.tree, fid, os.fsencode(name))
+    return fid
+
+
+def _place(live: Live, path: str) -> tuple[int, bytes]:
+    parent, _, name = path.rpartition("/")
+    return find(live, parent), os.fsencode(name)
+
+
+def _remove(live: Live, path: str) -> None:
+    try:
+        parent, name = _place(live, path)
+        fid = edit.child(live.tree, parent, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # it went with a directory that was replaced
+    if live.tree.get(fid).is_dir:
+        for below in list(live.tree.entries(fid)):
+            _remove(live, f"{path}/{os.fsdecode(below)}")
+        live.commit(edit.rmdir(live.tree, parent, name, time.time_ns()).changes)
+    else:
+        live.commit(edit.unlink(live.tree, parent, name, time.time_ns()).changes)
+    live.forget(fid)
+
+
+def _clear_way(live: Live, entry: Entry) -> None:
+    try:
+        fid = find(live, entry.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not (entry.is_dir and live.tree.get(fid).is_dir):
+        _remove(live, entry.path)
+
+
+def _make(live: Live, entry: Entry, made: dict[int, int], content: Content) -> None:
+    parent, name = _place(live, entry.path)
+    if name in live.tree.entries(parent):
+        return  # a directory that stays
+    now_ns = time.time_ns()
+    if entry.link in made and entry.link:
+        live.commit(edit.link(live.tree, made[entry.link], parent, name, now_ns))
+        return
+    owner, target = (os.geteuid(), os.getegid()), os.fsencode(entry.target)
+    new = edit.make(
+        live.tree, parent, name, entry.mode, owner, now_ns, rdev=entry.rdev, target=target
+    )
+    live.commit(new.changes)
+    if entry.link:
+        made[entry.link] = new.fid
+    if entry.is_file:
+        _fill(live, new.fid, content(entry))
+
+
+def _fill(live: Live, fid: int, content: bytes | Path) -> None:
+    if isinstance(content, bytes):
+        if content:
+            live.write(fid, 0, content, time.time_ns())
+        return
+    offset = 0
+    with content.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            live.write(fid, offset, chunk, time.time_ns())
+            offset += len(chunk)
+
+
+def _set_meta(live: Live, entry: Entry) -> None:
+    fid, now_ns, wanted = find(live, entry.path), time.time_ns(), entry.raw_xattrs()
+    for name in live.tree.xattrs(fid).keys() - wanted.keys():
+        if name.startswith(b"user."):
+            live.commit(edit.set_xattr(live.tree, fid, name, None, now_ns))
+    for name, value in wanted.items():
+        if live.tree.xattrs(fid).get(name) != value:
+            live.commit(edit.set_xattr(live.tree, fid, name, value, now_ns))
+    live.commit(edit.meta(live.tree, fid, now_ns, mode=entry.mode, mtime_ns=entry.mtime_ns))

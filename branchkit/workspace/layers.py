@@ -1,0 +1,454 @@
+"""One branch as copy-on-write layers over a base directory. Pure: no I/O, no clock, no randomness.
+
+A layer is a dict ``fid -> Rec`` of what changed. A branch is a tuple of frozen layers (newest
+first), one mutable ``top`` and a ``view`` that remembers how each file was resolved. Freeze pushes
+the top; fork shares the tuple. A whiteout is a name missing from a copied ``entries`` dict.
+
+Every mutation is a list of changes (`Change`). ``edit.py`` plans them, the store logs them, then
+``Tree.apply`` carries them out; a restart applies the same changes from the log. So what is in
+memory is what a replay gives, and a change that could not be logged (ENOSPC) has not happened.
+
+fid: below 2**38 the base's own inode number, up to 2**39 a base file whose inode number is too big
+or not unique, from 2**39 on files made in a branch.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+INLINE_BYTES = 64 * 1024
+MAPPED_FIDS = 1 << 38
+NEW_FIDS = 1 << 39
+FID_BITS = 40
+DEEPEST = 64  # layers; from here on they are merged into one dict, so a miss stays cheap
+
+
+class Hosted(NamedTuple):
+    """The content lies in a host file of layer ``layer``."""
+
+    layer: str
+
+
+class InBase(NamedTuple):
+    """The content lies in the base, under ``path``; it had this size and time when it was met."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+type_of = stat.S_IFMT
+
+
+class Rec:
+    """One inode. A record whose ``epoch`` is not its tree's is shared and must not be written."""
+
+    __slots__ = (
+        "atime_ns", "ctime_ns", "data", "entries", "epoch", "gid", "leaf", "mode", "mtime_ns",
+        "nlink", "parents", "rdev", "sha", "shared", "size", "target", "uid", "xattrs",
+    )  # fmt: skip
+
+    def __init__(self, mode: int, uid: int, gid: int, now_ns: int, *, rdev: int = 0) -> None:
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.nlink = 2 if stat.S_ISDIR(mode) else 0
+        self.rdev = rdev
+        self.size = 0
+        self.atime_ns = self.mtime_ns = self.ctime_ns = now_ns
+        self.parents: tuple[int, ...] = ()  # one per name; a directory has one, the root none
+        self.entries: dict[bytes, int] | None = {} if stat.S_ISDIR(mode) else None
+        self.data: bytearray | Hosted | InBase | None = bytearray() if stat.S_ISREG(mode) else None
+        self.target = b""
+        self.xattrs: dict[bytes, bytes] | None = {}  # None: not yet read from the base
+        self.epoch: object = None
+        self.shared = False  # entries or data belong to an older record: copy before writing
+        self.sha: bytes | None = None
+        self.leaf: bytes | None = None
+
+    def copy(self, epoch: object) -> Rec:
+        """A record of ``epoch`` with the same values; its contents stay shared until written."""
+        new = Rec.__new__(Rec)
+        for name in Rec.__slots__:
+            setattr(new, name, getattr(self, name))
+        new.epoch = epoch
+        new.shared = True
+        return new
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether this is a directory."""
+        return stat.S_ISDIR(self.mode)
+
+
+class Lower(Protocol):
+    """What a tree asks of its base; ``base.Base`` reads it from a directory."""
+
+    root: int
+
+    def record(self, fid: int) -> Rec: ...
+    def entries(self, fid: int) -> dict[bytes, int]: ...
+    def xattrs(self, fid: int) -> dict[bytes, bytes]: ...
+    def path(self, fid: int) -> str: ...
+    def learn(self, fid: int, path: str) -> None: ...
+
+
+class Up(NamedTuple):
+    """A base record is about to change: from here on a layer holds it."""
+
+    fid: int
+    path: str
+
+
+class New(NamedTuple):
+    """A new inode, not yet under any name."""
+
+    fid: int
+    mode: int
+    uid: int
+    gid: int
+    rdev: int
+    target: str
+    now_ns: int
+
+
+class Put(NamedTuple):
+    """``name`` in directory ``fid`` now means ``child``."""
+
+    fid: int
+    name: str
+    child: int
+    now_ns: int
+
+
+class Cut(NamedTuple):
+    """``name`` is gone from directory ``fid``."""
+
+    fid: int
+    name: str
+    now_ns: int
+
+
+class Meta(NamedTuple):
+    """Attributes that were set; None leaves one as it is."""
+
+    fid: int
+    mode: int | None
+    uid: int | None
+    gid: int | None
+    atime_ns: int | None
+    mtime_ns: int | None
+    ctime_ns: int
+
+
+class Fill(NamedTuple):
+    """The whole content is now the next ``size`` bytes of the blob."""
+
+    fid: int
+    size: int
+    now_ns: int | None
+
+
+class Write(NamedTuple):
+    """The next ``size`` bytes of the blob were written at ``offset`` of an inline file."""
+
+    fid: int
+    offset: int
+    size: int
+    now_ns: int
+
+
+class Resize(NamedTuple):
+    """An inline file was cut or padded with zeros to ``size``."""
+
+    fid: int
+    size: int
+    now_ns: int
+
+
+class Host(NamedTuple):
+    """The content is in this layer's host file, ``size`` bytes of it."""
+
+    fid: int
+    size: int
+    now_ns: int | None
+
+
+class Xattr(NamedTuple):
+    """An extended attribute was set to hex ``value``, or removed (None)."""
+
+    fid: int
+    name: str
+    value: str | None
+    now_ns: int
+
+
+class Gone(NamedTuple):
+    """Nobody can reach this inode any more."""
+
+    fid: int
+
+
+Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Xattr | Gone
+_KINDS: dict[str, type[Change]] = {
+    "u": Up, "n": New, "p": Put, "c": Cut, "m": Meta, "f": Fill,
+    "w": Write, "r": Resize, "h": Host, "x": Xattr, "g": Gone,
+}  # fmt: skip
+_TAGS = {kind: tag for tag, kind in _KINDS.items()}
+
+
+def encode(changes: Sequence[Change]) -> list[list[Any]]:
+    """``changes`` as the JSON value of one log frame."""
+    return [[_TAGS[type(change)], *change] for change in changes]
+
+
+def decode(value: Any) -> list[Change]:
+    """The changes of one log frame."""
+    return [_KINDS[tag](*fields) for tag, *fields in value]
+
+
+class Frozen(NamedTuple):
+    """What a snapshot needs to be forked: O(1) to share."""
+
+    layers: tuple[dict[int, Rec], ...]
+    digests: dict[int, bytes | None]
+    next_fid: int
+
+
+class Tree:
+    """The live state of one branch."""
+
+    def __init__(self, lower: Lower, layer: str, frozen: Frozen | None = None) -> None:
+        self.lower = lower
+        self.root = lower.root
+        self.layer = layer
+        self.layers: tuple[dict[int, Rec], ...] = frozen.layers if frozen else ()
+        # Merkle hashes of directories that differ from the base; None = to be computed again.
+        self.digests: dict[int, bytes | None] = dict(frozen.digests) if frozen else {}
+        self.next_fid = frozen.next_fid if frozen else NEW_FIDS
+        self.top: dict[int, Rec] = {}
+        self.view: dict[int, Rec] = {}
+        self.epoch: object = object()
+        self._blob = b""
+        self._at = 0
+        self._do: dict[type[Change], Callable[[Any], None]] = {
+            Up: self._up, New: self._new, Put: self._put, Cut: self._cut, Meta: self._meta,
+            Fill: self._fill, Write: self._write, Resize: self._resize, Host: self._host,
+            Xattr: self._xattr, Gone: self._gone,
+        }  # fmt: skip
+
+    def get(self, fid: int) -> Rec:
+        """The record of ``fid`` as this branch sees it; KeyError when there is none."""
+        rec = self.view.get(fid)
+        if rec is None:
+            rec = self._resolve(fid)
+            self.view[fid] = rec
+        return rec
+
+    def held(self, fid: int) -> bool:
+        """Whether a layer holds ``fid`` already (else the base does, and Up must come first)."""
+        return self.get(fid).epoch is not None
+
+    def entries(self, fid: int) -> dict[bytes, int]:
+        """The names in directory ``fid``; not to be written."""
+        rec = self.get(fid)
+        if rec.entries is None:
+            rec.entries = self.lower.entries(fid)
+        return rec.entries
+
+    def xattrs(self, fid: int) -> dict[bytes, bytes]:
+        """The extended attributes of ``fid``; not to be written."""
+        rec = self.get(fid)
+        if rec.xattrs is None:
+            rec.xattrs = self.lower.xattrs(fid)
+        return rec.xattrs
+
+    def apply(self, changes: Sequence[Change], blob: bytes | bytearray = b"") -> None:
+        """Carry out ``changes``; their file contents come one after the other from ``blob``."""
+        self._blob, self._at = bytes(blob), 0
+        for change in changes:
+            self._do[type(change)](change)
+        self._blob = b""
+
+    def push(self, next_layer: str) -> dict[int, Rec]:
+        """Freeze: the top becomes the newest layer and is returned. O(1)."""
+        done = self.top
+        self.layers = (done, *self.layers)
+        if len(self.layers) > DEEPEST:
+            self.layers = (merge(self.layers),)
+        self.top, self.epoch, self.layer = {}, object(), next_layer
+        return done
+
+    def frozen(self) -> Frozen:
+        """This state for a snapshot; the top must have been pushed."""
+        return Frozen(self.layers, dict(self.digests), self.next_fid)
+
+    def sweep(self) -> None:
+        """Forget what lost its last name while it was open (after a replay nobody has it open)."""
+        for fid in [f for f, r in self.top.items() if not r.parents and f != self.root]:
+            self._gone(Gone(fid))
+
+    def _resolve(self, fid: int) -> Rec:
+        for layer in self.layers:
+            rec = layer.get(fid)
+            if rec is not None:
+                return rec
+        return self.lower.record(fid)
+
+    def _own(self, fid: int) -> Rec:
+        rec = self.get(fid)
+        if rec.epoch is self.epoch:
+            return rec
+        if rec.is_dir:
+            self.entries(fid)
+        self.xattrs(fid)
+        rec = rec.copy(self.epoch)
+        self.top[fid] = self.view[fid] = rec
+        return rec
+
+    def _stale(self, fid: int) -> None:
+        """The hashes of directory ``fid`` and all above it are no longer true."""
+        digests = self.digests
+        if digests.get(fid, b"") is None:
+            return  # then everything above is stale already
+        digests[fid] = None
+        for parent in self.get(fid).parents:
+            self._stale(parent)
+
+    def _touched(self, fid: int, rec: Rec) -> None:
+        rec.leaf = None
+        if rec.is_dir:
+            self._stale(fid)
+        for parent in rec.parents:
+            self._stale(parent)
+
+    def _up(self, change: Up) -> None:
+        self.lower.learn(change.fid, change.path)
+        self._own(change.fid)
+
+    def _new(self, change: New) -> None:
+        rec = Rec(change.mode, change.uid, change.gid, change.now_ns, rdev=change.rdev)
+        rec.target = os.fsencode(change.target)
+        rec.size = 4096 if rec.is_dir else len(rec.target)
+        rec.epoch = self.epoch
+        self.top[change.fid] = self.view[change.fid] = rec
+        if rec.is_dir:
+            self.digests[change.fid] = None
+        self.next_fid = max(self.next_fid, change.fid + 1)
+
+    def _names(self, fid: int, now_ns: int) -> tuple[Rec, dict[bytes, int]]:
+        rec = self._own(fid)
+        entries = self.entries(fid)
+        if rec.shared:
+            entries = dict(entries)
+            rec.entries, rec.shared = entries, False
+        rec.mtime_ns = rec.ctime_ns = now_ns
+        self._touched(fid, rec)
+        return rec, entries
+
+    def _put(self, change: Put) -> None:
+        parent, entries = self._names(change.fid, change.now_ns)
+        entries[os.fsencode(change.name)] = change.child
+        child = self._own(change.child)
+        child.parents = (*child.parents, change.fid)
+        child.ctime_ns = change.now_ns
+        if child.is_dir:
+            parent.nlink += 1
+        else:
+            child.nlink += 1
+
+    def _cut(self, change: Cut) -> None:
+        parent, entries = self._names(change.fid, change.now_ns)
+        child = self._own(entries.pop(os.fsencode(change.name)))
+        at = child.parents.index(change.fid)
+        child.parents = child.parents[:at] + child.parents[at + 1 :]
+        child.ctime_ns = change.now_ns
+        if child.is_dir:
+            parent.nlink -= 1
+        else:
+            child.nlink -= 1
+
+    def _meta(self, change: Meta) -> None:
+        rec = self._own(change.fid)
+        if change.mode is not None:
+            rec.mode = type_of(rec.mode) | change.mode
+        rec.uid = rec.uid if change.uid is None else change.uid
+        rec.gid = rec.gid if change.gid is None else change.gid
+        rec.atime_ns = rec.atime_ns if change.atime_ns is None else change.atime_ns
+        rec.mtime_ns = rec.mtime_ns if change.mtime_ns is None else change.mtime_ns
+        rec.ctime_ns = change.ctime_ns
+        self._touched(change.fid, rec)
+
+    def _take(self, size: int) -> bytes:
+        at = self._at
+        self._at = at + size
+        return self._blob[at : at + size]
+
+    def _changed(self, fid: int, size: int, now_ns: int | None) -> Rec:
+        rec = self._own(fid)
+        rec.size = size
+        rec.sha = None
+        if now_ns is not None:
+            rec.mtime_ns = rec.ctime_ns = now_ns
+        self._touched(fid, rec)
+        return rec
+
+    def _fill(self, change: Fill) -> None:
+        rec = self._changed(change.fid, change.size, change.now_ns)
+        rec.data, rec.shared = bytearray(self._take(change.size)), False
+
+    def _inline(self, rec: Rec) -> bytearray:
+        data = rec.data
+        if not isinstance(data, bytearray):
+            raise TypeError(f"an inline change for a file whose content is {data!r}")
+        if rec.shared:
+            data = bytearray(data)
+            rec.data, rec.shared = data, False
+        return data
+
+    def _write(self, change: Write) -> None:
+        data = self._inline(self._own(change.fid))
+        end = change.offset + change.size
+        if change.offset > len(data):
+            data.extend(bytes(change.offset - len(data)))
+        data[change.offset : end] = self._take(change.size)
+        self._changed(change.fid, len(data), change.now_ns)
+
+    def _resize(self, change: Resize) -> None:
+        data = self._inline(self._own(change.fid))
+        if change.size < len(data):
+            del data[change.size :]
+        else:
+            data.extend(bytes(change.size - len(data)))
+        self._changed(change.fid, change.size, change.now_ns)
+
+    def _host(self, change: Host) -> None:
+        rec = self._changed(change.fid, change.size, change.now_ns)
+        if not isinstance(rec.data, Hosted) or rec.data.layer != self.layer:
+            rec.data = Hosted(self.layer)
+
+    def _xattr(self, change: Xattr) -> None:
+        rec = self._own(change.fid)
+        name = os.fsencode(change.name)
+        xattrs = dict(self.xattrs(change.fid))
+        if change.value is None:
+            xattrs.pop(name, None)
+        else:
+            xattrs[name] = bytes.fromhex(change.value)
+        rec.xattrs, rec.ctime_ns = xattrs, change.now_ns
+        self._touched(change.fid, rec)
+
+    def _gone(self, change: Gone) -> None:
+        self.top.pop(change.fid, None)
+        self.view.pop(change.fid, None)
+
+
+def merge(layers: Sequence[dict[int, Rec]]) -> dict[int, Rec]:
+    """One layer that looks like ``layers`` (newest first). O(sum of their sizes)."""
+    merged: dict[int, Rec] = {}
+    for layer in reversed(layers):
+        merged.update(layer)
+    return merged

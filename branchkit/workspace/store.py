@@ -1,0 +1,343 @@
+"""A workspace store on disk: its catalogue, bases, snapshots and branches.
+
+    version          "branchkit-workspace 1"
+    catalog.log      frames: {"kind": base | branch | snapshot | drop, ...}
+    bases/           <id>.json, <id>.manifest, <id>/ (an imported base)
+    layers/          <layer>.log, <layer>/<fid> (contents over 64 KiB)
+    mnt/ · copies/   where branches are seen: FUSE mount, or plain copies
+
+One process writes a store (the daemon, or the holder of ``store.lock`` when there is no FUSE). Any
+process may read snapshots: they never change.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from branchkit import disk
+from branchkit.errors import UsageError, WorkspaceError
+from branchkit.workspace import hashes, log
+from branchkit.workspace.base import Base
+from branchkit.workspace.branch import Live, replay
+from branchkit.workspace.layers import Frozen, Tree
+
+VERSION = "branchkit-workspace 1\n"
+NAME_BYTES = 200
+
+
+class Snapshot(NamedTuple):
+    """A frozen state. ``files`` and ``changed_bytes`` count what changed since ``parent``."""
+
+    id: str
+    parent: str | None
+    base: str
+    tree_hash: str
+    files: int
+    changed_bytes: int
+
+
+class Held(NamedTuple):
+    """A snapshot and the layer that makes it from its parent ("" = nothing changed)."""
+
+    snapshot: Snapshot
+    layer: str
+    log_bytes: int
+
+
+class Named(NamedTuple):
+    """A branch as the catalogue knows it."""
+
+    name: str
+    number: int
+    base: str
+    origin: str | None  # the snapshot it was created from
+    current: str | None  # its newest snapshot
+    layer: str
+
+
+def prepare(path: Path) -> Path:
+    """Make ``path`` a store, or check that it is one of this version; returns it resolved."""
+    path.mkdir(parents=True, exist_ok=True)
+    path = path.resolve()
+    version = path / "version"
+    try:
+        found = version.read_text()
+    except FileNotFoundError:
+        if any(entry.name != "open.lock" for entry in path.iterdir()):
+            raise UsageError(
+                f"{path} is neither empty nor a workspace store",
+                hint="name an empty or a new directory as store",
+            ) from None
+        for name in ("bases", "layers", "mnt", "copies"):
+            (path / name).mkdir(exist_ok=True)
+        disk.write_durably(version, VERSION.encode())
+        return path
+    if found != VERSION:
+        raise WorkspaceError(
+            f"{path} is a store of version {found.strip()!r}, this is {VERSION.strip()!r}",
+            hint="open it with the branchkit that made it, or start a new store",
+        )
+    return path
+
+
+class Store:
+    """The catalogue in memory, and what was loaded of the layers."""
+
+    def __init__(self, path: Path, *, writable: bool = True) -> None:
+        self.path = path
+        self.layers = path / "layers"
+        self.snapshots: dict[str, Held] = {}
+        self.named: dict[str, Named] = {}
+        self._base_ids: set[str] = set()
+        self._bases: dict[str, Base] = {}
+        self._frozen: dict[str, Frozen] = {}
+        self._live: dict[str, Live] = {}
+        self._dropped: dict[int, str] = {}
+        self._layer = 0
+        self._number = 0
+        good_bytes = 0
+        for frame in log.read(path / "catalog.log"):
+            self._note(_row(frame.value))
+            good_bytes = frame.end_bytes
+        self._catalog: log.Log | None = None
+        if writable:
+            self._catalog = log.Log(path / "catalog.log", good_bytes=good_bytes)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove layers of branches that were dropped while somebody had files of them open."""
+        used = {held.layer for held in self.snapshots.values()}
+        used |= {named.layer for named in self.named.values()}
+        for entry in self.layers.iterdir():
+            if entry.stem.isdecimal() and entry.stem not in used:
+                self._discard(entry.stem)
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for live in self._live.values():
+            live.close()
+        self._live.clear()
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
+
+    def register_base(self, base_id: str) -> None:
+        """Take note of a base whose files are in ``bases/``."""
+        if base_id not in self._base_ids:
+            self._record({"kind": "base", "id": base_id}, durable=True)
+
+    def register_snapshot(self, row: Mapping[str, Any]) -> None:
+        """Take note of an imported snapshot whose layer is in ``layers/``."""
+        if row["snapshot"][0] not in self.snapshots:
+            self._record({**row, "kind": "snapshot"}, durable=True)
+
+    def has_base(self, base_id: str) -> bool:
+        """Whether the store knows this base."""
+        return base_id in self._base_ids
+
+    def base(self, base_id: str) -> Base:
+        """A base by its id."""
+        if base_id not in self._base_ids:
+            raise UsageError(f"no base {base_id} in {self.path}", hint=self._known_bases())
+        if base_id not in self._bases:
+            self._bases[base_id] = Base(base_id, self.path)
+        return self._bases[base_id]
+
+    def view(self, base_id: str, snapshot_id: str | None) -> Live:
+        """A snapshot (or a base itself) as a branch that nobody writes."""
+        frozen = self.frozen(snapshot_id) if snapshot_id else None
+        return Live(self.layers, self.base(base_id), "", frozen)
+
+    def held(self, snapshot_id: str) -> Held:
+        """A snapshot by its id."""
+        held = self.snapshots.get(snapshot_id)
+        if held is None:
+            raise UsageError(
+                f"no snapshot {snapshot_id} in {self.path}",
+                hint="unpack the run's .pack into this store, or name another store",
+            )
+        return held
+
+    def create(self, name: str, *, base: str | None, snapshot: str | None) -> Named:
+        """A new branch on a base or a snapshot. O(1) once its snapshot is loaded."""
+        _check_name(name)
+        if name in self.named:
+            raise UsageError(
+                f"there is a branch {name!r} already", hint="drop it, or choose a name"
+            )
+        if (base is None) == (snapshot is None):
+            raise UsageError("a branch starts from a base or a snapshot", hint="give one of them")
+        if snapshot is not None:
+            base = self.held(snapshot).snapshot.base
+            self.frozen(snapshot)
+        self.base(base or "")
+        row = Named(name, self._number + 1, base or "", snapshot, snapshot, str(self._layer + 1))
+        self._record({"kind": "branch", "branch": row})
+        return row
+
+    def branch(self, name: str) -> Named:
+        """A branch by its name."""
+        found = self.named.get(name)
+        if found is None:
+            raise UsageError(
+                f"no branch {name!r} in {self.path}",
+                hint="branches: " + (", ".join(sorted(self.named)) or "none"),
+            )
+        return found
+
+    def live(self, name: str) -> Live:
+        """The loaded branch ``name``."""
+        live = self._live.get(name)
+        if live is None:
+            row = self.branch(name)
+            frozen = self.frozen(row.current) if row.current else None
+            live = Live(self.layers, self.base(row.base), row.layer, frozen)
+            self._live[name] = live
+        return live
+
+    def drop(self, name: str) -> Named:
+        """Forget a branch; its snapshots stay. Its top layer goes with `discard`."""
+        row = self.branch(name)
+        self._record({"kind": "drop", "name": name})
+        self._live.pop(name, None)
+        self._dropped[row.number] = row.layer
+        return row
+
+    def close_live(self, name: str) -> None:
+        """Bring a loaded branch to the disk and close it."""
+        live = self._live.pop(name, None)
+        if live is not None:
+            live.sync()
+            live.close()
+
+    def discard_dropped(self, number: int) -> None:
+        """Remove the top layer of a dropped branch, once nobody has files of it open."""
+        self._discard(self._dropped.pop(number))
+
+    def _discard(self, layer: str) -> None:
+        (self.layers / f"{layer}.log").unlink(missing_ok=True)
+        shutil.rmtree(self.layers / layer, ignore_errors=True)
+
+    def freeze(self, name: str) -> Snapshot:
+        """A durable snapshot of the branch; the current one when nothing changed (R35)."""
+        row, live = self.branch(name), self.live(name)
+        if not live.tree.top:
+            if row.current is not None:
+                return self.held(row.current).snapshot
+            return self._root_snapshot(row, live)
+        tree_hash = hashes.render(live.digest())
+        tally = live.tally()
+        live.sync()
+        snapshot = Snapshot(_new_id(), row.current, row.base, tree_hash, *tally)
+        held = Held(snapshot, row.layer, live.log_bytes())
+        self._freeze_row(held, name, str(self._layer + 1))
+        live.push(self.named[name].layer)
+        self._frozen[snapshot.id] = live.tree.frozen()
+        return snapshot
+
+    def _root_snapshot(self, row: Named, live: Live) -> Snapshot:
+        """The snapshot of a base itself, one per base."""
+        for held in self.snapshots.values():
+            if held.snapshot.base == row.base and not held.layer and not held.snapshot.parent:
+                self._freeze_row(held, row.name, row.layer)
+                return held.snapshot
+        tree_hash = hashes.render(live.digest())
+        snapshot = Snapshot(_new_id(), None, row.base, tree_hash, 0, 0)
+        self._freeze_row(Held(snapshot, "", 0), row.name, row.layer)
+        return snapshot
+
+    def _freeze_row(self, held: Held, name: str, next_layer: str) -> None:
+        row = {"snapshot": held.snapshot, "layer": held.layer, "log_bytes": held.log_bytes}
+        branch = {"branch": name, "next_layer": next_layer}
+        self._record({"kind": "snapshot", **row, **branch}, durable=True)
+
+    def frozen(self, snapshot_id: str) -> Frozen:
+        """The layers of a snapshot, loaded from their logs at first use."""
+        missing: list[Held] = []
+        at: str | None = snapshot_id
+        while at is not None and at not in self._frozen:
+            missing.append(self.held(at))
+            at = missing[-1].snapshot.parent
+        for held in reversed(missing):
+            parent = held.snapshot.parent
+            self._frozen[held.snapshot.id] = self.thaw(
+                held, self._frozen[parent] if parent else None
+            )
+        return self._frozen[snapshot_id]
+
+    def thaw(self, held: Held, parent: Frozen | None) -> Frozen:
+        """The layers of ``held`` on top of its parent's."""
+        tree = Tree(self.base(held.snapshot.base), held.layer, parent)
+        if held.layer:
+            path = self.layers / f"{held.layer}.log"
+            good_bytes = replay(tree, path)
+            if good_bytes < held.log_bytes:
+                raise WorkspaceError(
+                    f"{path.name} of snapshot {held.snapshot.id} ends after {good_bytes} bytes, "
+                    f"{held.log_bytes} were written",
+                    hint="restore the store from its pack (`branchkit pack` made it)",
+                )
+            tree.push("")
+        return tree.frozen()
+
+    def _record(self, row: dict[str, Any], *, durable: bool = False) -> None:
+        if self._catalog is None:
+            raise WorkspaceError("this store was opened for reading", hint="a bug: report it")
+        self._catalog.append(row)
+        if durable:
+            self._catalog.sync()
+        self._note(row)
+
+    def _note(self, row: Mapping[str, Any]) -> None:
+        match row["kind"]:
+            case "base":
+                self._base_ids.add(row["id"])
+            case "branch":
+                named = Named(*row["branch"])
+                self.named[named.name] = named
+                self._number = max(self._number, named.number)
+                self._layer = max(self._layer, int(named.layer))
+            case "drop":
+                del self.named[row["name"]]
+            case "snapshot":
+                self._note_snapshot(row)
+            case other:
+                raise WorkspaceError(
+                    f"{self.path} holds a record of unknown kind {other!r}",
+                    hint="open it with the newer branchkit that wrote it",
+                )
+
+    def _note_snapshot(self, row: Mapping[str, Any]) -> None:
+        snapshot = Snapshot(*row["snapshot"])
+        self.snapshots[snapshot.id] = Held(snapshot, row["layer"], row["log_bytes"])
+        if name := row.get("branch"):
+            layer = row["next_layer"]
+            self.named[name] = self.named[name]._replace(current=snapshot.id, layer=layer)
+            self._layer = max(self._layer, int(layer))
+
+    def _known_bases(self) -> str:
+        return "bases: " + (", ".join(sorted(self._base_ids)) or "none yet, use add_base")
+
+
+def _row(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise WorkspaceError("the catalogue holds no record where one must be", hint="restore it")
+    return value
+
+
+def _new_id() -> str:
+    return "s" + secrets.token_hex(12)
+
+
+def _check_name(name: str) -> None:
+    raw = os.fsencode(name)
+    if not raw or raw in (b".", b"..") or b"/" in raw or b"\0" in raw or len(raw) > NAME_BYTES:
+        raise UsageError(
+            f"{name!r} cannot be the name of a branch",
+            hint=f"use 1 to {NAME_BYTES} bytes without a slash",
+        )
