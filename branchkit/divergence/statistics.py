@@ -10,6 +10,7 @@ are neither successes nor failures. ``verdict`` says when counting them would ch
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from branchkit.divergence.exact import p_value, reach
@@ -61,29 +62,20 @@ def rate(outcomes: Iterable[bool | None]) -> Rate:
 
 def rate_of(k: int, n: int, none: int = 0) -> Rate:
     """The rate of counts; UsageError where they cannot be counts."""
-    from scipy.stats import binomtest
-
     if not 0 <= k <= n or none < 0:
         raise UsageError(f"{k} successes of {n} with {none} more is no count of branches")
     if n == 0:
         return Rate(0, 0, none, 0.0, 1.0)
-    interval = binomtest(k, n).proportion_ci(0.95, method="wilson")
-    # Rounding may put an end a hair beyond the rate itself (k = 0, k = n).
-    low, high = min(float(interval.low), k / n), max(float(interval.high), k / n)
-    return Rate(k, n, none, max(low, 0.0), min(high, 1.0))
+    return Rate(k, n, none, *_wilson(k, n))
 
 
 def difference(arm: Rate, control: Rate) -> Difference:
     """How far ``arm`` lies above ``control``, with its uncertainty (Newcombe 1998, method 10)."""
-    from statsmodels.stats.proportion import confint_proportions_2indep
-
     if not arm.n or not control.n:
         return Difference(0.0, -1.0, 1.0, 1.0)
-    low, high = confint_proportions_2indep(
-        arm.k, arm.n, control.k, control.n, method="newcomb", compare="diff", alpha=0.05
-    )
+    low, high = _newcombe(arm.k, arm.n, control.k, control.n)
     p = p_value(arm.k, arm.n, control.k, control.n)
-    return Difference(arm.k / arm.n - control.k / control.n, float(low), float(high), p)
+    return Difference(arm.k / arm.n - control.k / control.n, low, high, p)
 
 
 def detectable(
@@ -139,6 +131,28 @@ def verdict(arm: Rate, control: Rate, alpha: float = 0.05, *, p: float | None = 
         f"The arm succeeds {word} often: {numbers}; this holds for forks from this turn of this "
         f"run, not for other runs."
     )
+
+
+# Both are asked for the same few counts again and again (a page drawn anew, simulated experiments).
+@lru_cache(maxsize=4096)
+def _wilson(k: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval, low and high."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(k, n).proportion_ci(0.95, method="wilson")
+    # Rounding may put an end a hair beyond the rate itself (k = 0, k = n).
+    return max(min(float(interval.low), k / n), 0.0), min(max(float(interval.high), k / n), 1.0)
+
+
+@lru_cache(maxsize=4096)
+def _newcombe(k: int, n: int, control_k: int, control_n: int) -> tuple[float, float]:
+    """Newcombe's 95 % interval of the difference, low and high."""
+    from statsmodels.stats.proportion import confint_proportions_2indep
+
+    low, high = confint_proportions_2indep(
+        k, n, control_k, control_n, method="newcomb", compare="diff", alpha=0.05
+    )
+    return float(low), float(high)
 
 
 def _too_small(arm: Rate, control: Rate, alpha: float) -> str:

@@ -76,7 +76,7 @@ def branches_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
     import pandas as pd
 
     found = [_branch_record(row, record) for row in rows]
-    frame = pd.DataFrame(found, columns=list(_BRANCH_COLUMNS))
+    frame = pd.DataFrame(found, columns=list(_BRANCH_COLUMNS), dtype=object)
     return frame.astype(_BRANCH_COLUMNS)
 
 
@@ -110,7 +110,16 @@ def arms_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
             nan if share is None else share, one.success.low, one.success.high, *apart,
             nan if one.p_holm is None else one.p_holm, one.distinct, one.diverged, one.drifted,
         ))  # fmt: skip
-    return pd.DataFrame(found, columns=columns).astype({"arm": object, "swap": object})
+    frame = pd.DataFrame(found, columns=columns, dtype=object)
+    # Left to itself pandas makes NaN of the control arm's None.
+    return frame.astype({name: _arm_dtype(name) for name in columns})
+
+
+def _arm_dtype(name: str) -> Literal["object", "int64", "float64"]:
+    if name in {"arm", "swap"}:
+        return "object"
+    counts = {"branches", "k", "n", "none", "distinct", "diverged", "drifted"}
+    return "int64" if name in counts else "float64"
 
 
 def hashes_frame(

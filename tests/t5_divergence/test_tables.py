@@ -1,0 +1,103 @@
+"""Data frames of branches, arms and hashes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from branchkit.divergence.align import TurnHashes, Vector
+from branchkit.divergence.tables import (
+    BranchRow,
+    arms_frame,
+    branches_frame,
+    drift_turn,
+    hashes_frame,
+)
+from branchkit.errors import UsageError
+
+
+def vector(actions: str, first: int = 1, models: str = "") -> Vector:
+    return tuple(
+        TurnHashes(turn, f"c{turn}", action, "o", "w", models[at] if models else "m")
+        for at, (turn, action) in enumerate(enumerate(actions, first))
+    )
+
+
+RECORD = vector("abcdef")
+ROWS = [
+    BranchRow("prompt=@p", f"p{at}", "prompt", vector("dxf", 4), at < 8, "sha256:1")
+    for at in range(10)
+] + [
+    BranchRow("control", "c0", None, vector("def", 4), None),
+    *(BranchRow("control", f"c{at}", None, vector("def", 4), at > 9) for at in range(1, 11)),
+]
+
+
+def test_one_row_a_branch() -> None:
+    """R62, R61: types hold also where values are missing."""
+    frame = branches_frame(ROWS, RECORD)
+    assert list(frame.columns) == [
+        "arm", "journal", "swap", "first_turn", "last_turn", "t_div", "cause", "because", "ok",
+        "workspace", "drift_turn",
+    ]  # fmt: skip
+    assert len(frame) == 21
+    parted, control = frame.iloc[0], frame.iloc[10]
+    assert (parted["t_div"], parted["cause"], parted["ok"]) == (5, "model_call", True)
+    assert pd.isna(control["t_div"])
+    assert pd.isna(control["ok"])
+    assert control["cause"] is None
+    assert str(frame["t_div"].dtype) == "Int64"
+
+
+def test_empty_branch_counts_from_the_turn_that_is_said() -> None:
+    frame = branches_frame([BranchRow("a", "j", "model", (), start=4)], RECORD)
+    assert frame.iloc[0]["t_div"] == 4
+    assert pd.isna(frame.iloc[0]["first_turn"])
+
+
+def test_one_row_an_arm_control_first() -> None:
+    """R61: rates, the difference to the control, and p corrected over the arms."""
+    frame = arms_frame(ROWS, RECORD).set_index("arm")
+    assert list(frame.index) == ["control", "prompt=@p"]
+    control, arm = frame.loc["control"], frame.loc["prompt=@p"]
+    assert (control["k"], control["n"], control["none"], control["branches"]) == (1, 10, 1, 11)
+    assert (arm["k"], arm["n"], arm["diverged"], arm["distinct"]) == (8, 10, 10, 1)
+    assert np.isnan(frame["p"].to_numpy()).tolist() == [True, False]
+    assert arm["delta"] == pytest.approx(0.7)
+    assert arm["p_holm"] == arm["p"] < 0.01
+
+
+def test_no_control_no_comparison() -> None:
+    frame = arms_frame(ROWS[:10], RECORD)
+    assert frame["p"].isna().all()
+    assert frame["rate"].iloc[0] == pytest.approx(0.8)
+
+
+def test_arms_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match="different swaps"):
+        arms_frame([ROWS[0], ROWS[0]._replace(swapped="model")], RECORD)
+    with pytest.raises(UsageError, match="2 control arms"):
+        arms_frame([ROWS[-1], ROWS[-1]._replace(arm="other")], RECORD)
+
+
+def test_hashes_by_turn() -> None:
+    """R81: the record's row first, columns from the first live turn."""
+    frame = hashes_frame([ROWS[0], BranchRow("a", "j", None, vector("ef", 5))], RECORD)
+    assert [str(turn) for turn in frame.columns] == ["4", "5", "6"]
+    assert frame.index.tolist() == [("record", ""), ("prompt=@p", "p0"), ("a", "j")]
+    assert frame.to_numpy().tolist() == [["d", "e", "f"], ["d", "x", "f"], [None, "e", "f"]]
+    assert hashes_frame(ROWS, RECORD, "context").iloc[1].tolist() == ["c4", "c5", "c6"]
+
+
+def test_empty_frames_keep_their_columns() -> None:
+    assert len(branches_frame([], RECORD).columns) == 11
+    assert len(arms_frame([], RECORD).columns) == 17
+    assert hashes_frame([], ()).shape == (1, 0)
+
+
+def test_the_turn_where_the_served_model_changed_is_in_the_tables() -> None:
+    """R47: an evaluator can tell the turns before and after a drift apart."""
+    drifted = vector("def", 4, models="mmn")
+    assert drift_turn(drifted) == 6
+    row = BranchRow("control", "c", None, drifted, True)
+    assert branches_frame([row], RECORD)["drift_turn"].tolist() == [6]
+    assert arms_frame([row], RECORD)["drifted"].tolist() == [1]
