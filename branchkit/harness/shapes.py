@@ -168,7 +168,8 @@ class SchemaReader:
         flat, depth = self._flat(schema, depth)
         self._note(flat, where)
         if "const" in flat or "enum" in flat:
-            return _literals([flat["const"]] if "const" in flat else flat["enum"], flat.get("type"))
+            values = [flat["const"]] if "const" in flat else flat["enum"]
+            return _literals(values, flat.get("type"), where)
         for key in ("anyOf", "oneOf"):
             if key in flat:
                 return self._choice(flat[key], _without(flat, key), depth, where)
@@ -196,7 +197,7 @@ class SchemaReader:
             case "integer":
                 return _whole(flat)
             case "number":
-                return _number(flat)
+                return _number(flat, where)
             case "boolean":
                 return Literals(("true", "false"))
             case "null":
@@ -296,13 +297,16 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _literals(values: Sequence[Any], kind: str | list[str] | None) -> Literals:
+def _literals(values: Sequence[Any], kind: str | list[str] | None, where: str) -> Literals:
     if kind is not None:
         kinds = [kind] if isinstance(kind, str) else kind
         values = [value for value in values if any(_is(value, one) for one in kinds)]
     if not values:
         raise Impossible
-    return Literals(tuple(dict.fromkeys(json_text(value) for value in values)))
+    try:
+        return Literals(tuple(dict.fromkeys(json_text(value) for value in values)))
+    except ModelError as error:
+        raise ModelError(f"{where}: {error.message}") from None
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -319,36 +323,33 @@ def _bounded(least: int, most: float, ours: int) -> tuple[int, int]:
 
 
 class _Range(NamedTuple):
-    """The numbers a schema admits; the floats are as asked, the ints the whole ones inside."""
+    """The numbers that a schema admits: bounds as asked, and the whole numbers inside them."""
 
-    low: float
-    high: float
+    minimum: float
+    maximum: float
+    above: float
+    below: float
     least: int
     most: int
 
+    def holds(self, value: float) -> bool:
+        return self.minimum <= value <= self.maximum and self.above < value < self.below
+
 
 def _range(flat: dict[str, Any], ours: int) -> _Range:
-    low, high = flat.get("minimum", -math.inf), flat.get("maximum", math.inf)
+    minimum, maximum = flat.get("minimum", -math.inf), flat.get("maximum", math.inf)
     above, below = flat.get("exclusiveMinimum", -math.inf), flat.get("exclusiveMaximum", math.inf)
     # Draft 4 wrote a bool beside minimum and maximum.
-    above = (low if above else -math.inf) if isinstance(above, bool) else above
-    below = (high if below else math.inf) if isinstance(below, bool) else below
-    floor = max(low, above)
-    roof = min(high, below)
-    least = max(
-        -math.inf if low == -math.inf else math.ceil(low),
-        -math.inf if above == -math.inf else math.floor(above) + 1,
-    )
-    most = min(
-        math.inf if high == math.inf else math.floor(high),
-        math.inf if below == math.inf else math.ceil(below) - 1,
-    )
+    above = (minimum if above else -math.inf) if isinstance(above, bool) else above
+    below = (maximum if below else math.inf) if isinstance(below, bool) else below
+    lower = [math.ceil(minimum)] if minimum > -math.inf else []
+    lower += [math.floor(above) + 1] if above > -math.inf else []
+    upper = [math.floor(maximum)] if maximum < math.inf else []
+    upper += [math.ceil(below) - 1] if below < math.inf else []
     # An open side gets our bound, or as much room beyond the other side.
-    if least == -math.inf:
-        least = -ours if most > -ours else most - ours
-    if most == math.inf:
-        most = ours if least < ours else least + ours
-    return _Range(floor, roof, int(least), int(most))
+    most = min(upper) if upper else max(ours, *(bound + ours for bound in lower), ours)
+    least = max(lower) if lower else min(-ours, most - ours)
+    return _Range(minimum, maximum, above, below, least, most)
 
 
 def _whole(flat: dict[str, Any]) -> Whole:
@@ -358,18 +359,12 @@ def _whole(flat: dict[str, Any]) -> Whole:
     return Whole(asked.least, asked.most)
 
 
-def _number(flat: dict[str, Any]) -> Shape:
+def _number(flat: dict[str, Any], where: str) -> Shape:
     """Decimals between whole bounds; eleven steps where no whole number lies inside."""
     asked = _range(flat, NUMBER_MAX)
     if asked.least <= asked.most:
         return Number(asked.least, asked.most)
-    if not asked.low <= asked.high:
-        raise Impossible
-    steps = (round(asked.low + (asked.high - asked.low) * i / 10, 6) for i in range(11))
-    closed = [
-        step
-        for step in steps
-        if flat.get("minimum", -math.inf) <= step <= flat.get("maximum", math.inf)
-        and asked.low < step < asked.high
-    ]
-    return _literals(closed or [flat.get("minimum", flat.get("maximum"))], "number")
+    low, high = max(asked.minimum, asked.above), min(asked.maximum, asked.below)
+    steps = [low + (high - low) * i / 10 for i in range(11)]
+    inside = [step for step in (round(step, 6) for step in steps) if asked.holds(step)]
+    return _literals(inside or [step for step in steps if asked.holds(step)], "number", where)
