@@ -1,3 +1,43 @@
-"""Counterfactual branching of agent runs: rewind a journal, fork it, and compare what happens."""
+"""Counterfactual branching of agent runs: rewind a journal, fork it, and compare what happens.
 
-__version__ = "0.1.0"
+    run = branchkit.open("sample_journals/branch_cleanup/branch_cleanup.journal.jsonl")
+    run.rewind(23)                                  # what the model saw before reply 23
+    run.fork(22, swap="truncation=none", n=20)      # one change, many branches, a control arm
+
+Everything is imported when it is first used: importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from branchkit.branch.api import Run as Run
+    from branchkit.branch.api import compare as compare
+    from branchkit.branch.api import open_run as open  # noqa: A004  branchkit.open(path)
+    from branchkit.harness.own_loop import session as session
+    from branchkit.harness.tools import tool as tool
+
+__all__ = ["Run", "compare", "open", "session", "tool"]
+
+_PUBLIC = {
+    "Run": ("branchkit.branch.api", "Run"),
+    "compare": ("branchkit.branch.api", "compare"),
+    "open": ("branchkit.branch.api", "open_run"),
+    "session": ("branchkit.harness.own_loop", "session"),
+    "tool": ("branchkit.harness.tools", "tool"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("branchkit-jupyter")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'branchkit' has no attribute {name!r}")
+    module, attribute = _PUBLIC[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,8 +1,8 @@
 """The calls in a reply, under the journal's own ids.
 
-Providers repeat call ids within a run (49 of 200 runs of one published benchmark do), so the id of a
-call is its step: ``t0023.2``. Adapters write it ``t0023-2`` on the wire,
-since some providers take letters, digits, ``_`` and ``-`` only.
+Providers repeat call ids within a run (49 of 200 runs of one published benchmark do), so the id of
+a call is its step: ``t0023.2``. Adapters write it ``t0023-2`` on the wire, since some providers
+take letters, digits, ``_`` and ``-`` only.
 """
 
 from __future__ import annotations

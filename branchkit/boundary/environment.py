@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import uuid
-
 from datetime import UTC, datetime, timedelta
-
+from pathlib import Path
 
 TURN_SECONDS = 60
 
@@ -56,4 +54,4 @@ class Entropy:
 
 def listing(path: str) -> list[str]:
     """The names in ``path`` in the order the operating system gives them, which is recorded."""
-    return os.listdir(path)
+    return [entry.name for entry in Path(path).iterdir()]

@@ -30,8 +30,6 @@ class Replaying:
     def __init__(self, events: Sequence[Event], contexts: Contexts) -> None:
         self._tape = Tape(events)
         self._contexts = contexts
-        self.model_calls = 0
-        self.tool_calls = 0
         first = events[0].payload
         components = first.components if isinstance(first, TaskStarted | Forked) else {}
         self.requested_model = components["model"].spec if "model" in components else ""

@@ -102,14 +102,15 @@ class Base(NamedTuple):
     context: list[Seen]
     seq: int | None
     in_parent: bool
+    later: Sequence[Seen] = ()  # messages of parent events that no context of it holds yet
 
 
-def allow(call: Call) -> Decision:
+def allow(_call: Call) -> Decision:
     """Let every call through."""
     return Decision("allow")
 
 
-def whole(text: str) -> Delivery:
+def whole(_text: str) -> Delivery:
     """Show the model the whole result."""
     return Delivery()
 
@@ -132,7 +133,7 @@ class Session:
         self._tools = [{k: v for k, v in tool.items() if k != "effect"} for tool in tools]
         self._hash = ContextHash(self._tools)
         self._base = base or Base([], None, in_parent=False)
-        self._known = {item.message_hash: item for item in self._base.context if item.seq}
+        self._known = {item.message_hash: item for item in self._base.later}
         self._open_turn: tuple[int, int, str] | None = None  # turn, seq of its reply, record before
 
     @property
@@ -296,7 +297,7 @@ class Session:
         return read.value
 
     def finish(self, status: EndStatus, reason: str = "") -> None:
-        """End the run: close the turn, write TaskFinished, and in replay check for unused events."""
+        """End the run: close the turn, write TaskFinished; in replay, check for unused events."""
         self._end_turn()
         self._mode.emit(
             TaskFinished(status=status, reason=reason), self.turn, reply_step(self.turn)

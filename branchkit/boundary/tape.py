@@ -19,13 +19,19 @@ from branchkit.record.record import Record
 P = TypeVar("P", bound=Payload)
 
 
+class TapeEnded(BaseException):
+    """Everything recorded was consumed, and the run has no end: it was cut off, not different."""
+
+
 class Tape:
     """The events of a run that are still to be consumed, by (kind, step)."""
 
     def __init__(self, events: Sequence[Event]) -> None:
+        """``events`` is one whole run, or its good prefix; not empty."""
         self.events = events
         self.record = Record()
         self.consumed = 0
+        self._cut_off = events[-1].kind != "TaskFinished"
         self._waiting: dict[tuple[str, str], deque[Event]] = defaultdict(deque)
         for event in events:
             self._waiting[event.kind, event.step_id].append(event)
@@ -41,7 +47,9 @@ class Tape:
                 assert isinstance(event.payload, kind)
                 return event.payload
         expected = waiting[0] if waiting else None
-        self._diverge(expected, step_id, {"kind": kind.__name__, "request_hash": request_hash})
+        return self._diverge(
+            expected, step_id, {"kind": kind.__name__, "request_hash": request_hash}
+        )
 
     def next_of(self, kind: type[P], step_id: str) -> P | None:
         """The next recorded event of this kind at this step, if there is one."""
@@ -74,6 +82,8 @@ class Tape:
             self._diverge(event, event.step_id, {"kind": "nothing: the harness has ended"})
 
     def _diverge(self, expected: Event | None, step_id: str, actual: dict[str, Any]) -> NoReturn:
+        if expected is None and self._cut_off and self.consumed == len(self.events):
+            raise TapeEnded
         wanted: dict[str, Any] | None = None
         if expected is not None:
             wanted = {"kind": expected.kind, "payload": payload_json(expected.payload)}

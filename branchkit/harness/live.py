@@ -59,15 +59,21 @@ class Setting(NamedTuple):
 
 @contextmanager
 def go_live(
-    setting: Setting, *, record: Record | None = None, base: Base | None = None
+    setting: Setting,
+    *,
+    record: Record | None = None,
+    base: Base | None = None,
+    wrap: Callable[[Model], Model] = lambda model: model,
 ) -> Iterator[Live]:
     """Open everything a live run needs; on leaving, close it whatever happened.
+
+    ``wrap`` may put something in front of the model (a dictated reply).
 
     Raises SandboxMissing, ToolError, UsageError, DependencyMissing, JournalLocked.
     """
     clock = TurnClock(setting.started_at)
     with ExitStack() as stack:
-        model = open_model_of(setting)
+        model = wrap(open_model_of(setting))
         stack.callback(model.close)
         sandbox = stack.enter_context(open_sandbox(setting))
         tools = [schema.openai() | {"effect": schema.effect} for schema in sandbox.schemas]

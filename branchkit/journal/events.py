@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, NamedTuple
-from uuid import UUID
 
 import msgspec
 
@@ -217,11 +216,15 @@ class ToolResult(Payload, frozen=True, kw_only=True):
 
 
 class Delivered(Payload, frozen=True, kw_only=True):
-    """What of a result the model is shown. ``text`` is None where that is the whole result."""
+    """What of a result the model is shown. ``text`` is None where that is the whole result.
+
+    ``message`` is the message word for word, where it is not the plain ``tool`` message (imports).
+    """
 
     call_id: str
     rule: str
     text: str | None = None
+    message: Message | None = None
     omitted_lines: int = 0
     omitted_bytes: int = 0
 
@@ -321,16 +324,19 @@ class Event(NamedTuple):
 
 # msgspec would turn these into strings without a word; left as they are, ``canonical`` refuses.
 _NOT_JSON = (
-    bytes, bytearray, memoryview, Decimal, UUID,
+    bytes, bytearray, memoryview, Decimal,
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
 )  # fmt: skip
 
 
 def payload_json(payload: Payload) -> dict[str, Json]:
-    """The payload as plain JSON values."""
-    plain: dict[str, Json] = msgspec.to_builtins(
-        payload, builtin_types=_NOT_JSON, order="deterministic"
-    )
+    """The payload as plain JSON values. Raises ValueError if it is nested beyond the stack."""
+    try:
+        plain: dict[str, Json] = msgspec.to_builtins(
+            payload, builtin_types=_NOT_JSON, order="deterministic"
+        )
+    except RecursionError:
+        raise ValueError("nested too deeply to be written as JSON text") from None
     return plain
 
 

@@ -222,6 +222,8 @@ class Contexts:
         if isinstance(payload, InputReceived | ModelReplied):
             return payload.message
         if isinstance(payload, Delivered):
+            if payload.message is not None:
+                return payload.message
             text = payload.text
             return tool_message(
                 payload.call_id, self.full_text(payload.call_id) if text is None else text

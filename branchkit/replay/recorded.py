@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from branchkit.errors import InputRefused, TurnOutside
-from branchkit.journal.blobs import Blobs, BlobReader, first_of, store_directory
+from branchkit.journal.blobs import BlobReader, Blobs, first_of, store_directory
 from branchkit.journal.events import (
     Delivered,
     Event,
@@ -21,7 +21,7 @@ from branchkit.journal.pack import Pack, pack_path
 from branchkit.record.context import Contexts, Seen, seen
 from branchkit.record.fold import fold
 from branchkit.record.record import Record
-from branchkit.workspace import Workspaces
+from branchkit.workspace import Workspaces, adopt
 
 PARENT_FILE = "parent.json"  # beside branch journals: where the parent's journal lies
 
@@ -38,7 +38,7 @@ class Recorded:
         self.parent = parent
         self.pack = Pack(pack_path(path)) if pack_path(path).exists() else None
         self.blobs = _blob_reader(self.pack, parent)
-        self.contexts = Contexts(events, self.blobs, parent.contexts if parent else None)
+        self.contexts: Contexts = Contexts(events, self.blobs, parent.contexts if parent else None)
         self.fork_turn = first.turn if isinstance(first := events[0].payload, Forked) else 0
         self.record = fold(self._record_before(), events)
         replies = [event.turn for event in events if isinstance(event.payload, ModelReplied)]
@@ -124,7 +124,7 @@ class Recorded:
         if self.parent is not None:
             self.parent.adopt_workspace(workspaces)
         if self.pack is not None:
-            workspaces.adopt(read=self.pack.read, names=self.pack.names)
+            adopt(workspaces, read=self.pack.read, names=self.pack.names)
 
 
 def _is_end(event: Event) -> bool:

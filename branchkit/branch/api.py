@@ -1,0 +1,105 @@
+"""The public Python API: ``branchkit.open`` gives a ``Run`` that rewinds, forks and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from branchkit.branch.comparison import Comparison
+from branchkit.branch.fork import Options, Progress, fork
+from branchkit.errors import Diverged, UsageError
+from branchkit.journal.blobs import store_directory
+from branchkit.journal.file import Verdict, verify
+from branchkit.replay.recorded import Recorded
+from branchkit.replay.rewind import Rewound, rewind
+from branchkit.replay.strict import Replayed, replay
+from branchkit.workspace import Workspaces
+
+
+class Run:
+    """A recorded run, opened for reading. Nothing it does writes to its journal."""
+
+    def __init__(self, path: Path | str, *, parent: Path | str | None = None) -> None:
+        self.recorded = Recorded.open(path, parent=parent)
+        self._workspaces: Workspaces | None = None
+
+    @property
+    def turns(self) -> int:
+        """T, the number of replies."""
+        return self.recorded.turns
+
+    def rewind(self, turn: int, *, workspace: bool = True) -> Rewound:
+        """The state just before reply ``turn``, 1..T+1; ``workspace`` mounts its files (R58).
+
+        Raises TurnOutside, BlobMissing, WorkspaceError.
+        """
+        return rewind(self.recorded, turn, workspaces=self.workspaces() if workspace else None)
+
+    def fork(
+        self,
+        turn: int,
+        *,
+        swap: str | Sequence[str] = (),
+        n: int = 1,
+        check: str | None = None,
+        progress: Progress = lambda _done, _all, _what: None,
+        **options: Any,
+    ) -> Comparison:
+        """Branches after turn ``turn``: an arm for each swap, beside the control arm (R59, R61).
+
+        Further ``options`` are the fields of ``Options``. Raises UsageError, TurnOutside,
+        BlobMissing, SandboxMissing before anything is started.
+        """
+        swaps = [swap] if isinstance(swap, str) else list(swap)
+        try:
+            chosen = Options(n=n, check=check, **options)
+        except TypeError as error:
+            raise UsageError(
+                f"fork: {error}", hint=f"options are {', '.join(Options._fields)}"
+            ) from None
+        return fork(self.recorded, turn, swaps, options=chosen, progress=progress)
+
+    def replay(self, *, strict: bool = True) -> Replayed:
+        """The harness run again on the tape; with ``strict`` a difference raises Diverged (R51)."""
+        found = replay(self.recorded)
+        if strict and found.divergence is not None:
+            step = found.divergence["step_id"]
+            raise Diverged(f"{self.recorded.path.name}: step {step}", report=found.divergence)
+        return found
+
+    def verify(self, *, anchor: str | None = None) -> Verdict:
+        """The hash chain checked anew."""
+        return verify(self.recorded.path, anchor=anchor)
+
+    def workspaces(self) -> Workspaces:
+        """The store that this run's workspaces are restored into."""
+        if self._workspaces is None:
+            self._workspaces = Workspaces.open(store_directory())
+        return self._workspaces
+
+    def close(self) -> None:
+        """Let go of the store and the pack."""
+        if self._workspaces is not None:
+            self._workspaces.close()
+            self._workspaces = None
+        self.recorded.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Run {self.recorded.path.name}: {self.turns} turns, {self.recorded.record.status}>"
+
+
+def open_run(path: Path | str, *, parent: Path | str | None = None) -> Run:
+    """The run in a journal. Raises JournalDamaged, InputRefused."""
+    return Run(path, parent=parent)
+
+
+def compare(directory: Path | str) -> Comparison:
+    """The comparison of a fork that was run before, from its directory."""
+    return Comparison.load(Path(directory))

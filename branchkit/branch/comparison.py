@@ -1,0 +1,290 @@
+"""What came of a fork: arms beside the control arm, as tables, text and JSON.
+
+A comparison is read off the branches' journals, so it can be made again from the fork's directory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from branchkit.branch.run import Result
+from branchkit.branch.swap import Swap
+from branchkit.divergence.align import Vector, first_divergence
+from branchkit.divergence.cause import cause
+from branchkit.divergence.outcomes import BranchEnd, Group, outcome_groups
+from branchkit.divergence.statistics import verdict
+from branchkit.divergence.tables import (
+    ArmSummary,
+    BranchRow,
+    arms_frame,
+    branches_frame,
+    hashes_frame,
+    summarize,
+)
+from branchkit.divergence.textmap import text_map
+from branchkit.divergence.vectors import vector
+from branchkit.errors import InputRefused
+from branchkit.journal.events import Component, Event, ModelReplied
+from branchkit.journal.file import read
+from branchkit.journal.format import Json
+from branchkit.replay.recorded import Recorded
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONTROL = "control"
+
+
+class ArmPlan(NamedTuple):
+    """An arm before it runs; the control arm has no swap."""
+
+    name: str
+    swap: Swap | None
+
+
+class ForkFacts(NamedTuple):
+    """What a fork was asked for, as its ``fork.json`` keeps it."""
+
+    parent: str
+    turn: int
+    check: str | None
+    seed: int
+    n: int
+    arms: list[tuple[str, dict[str, str] | None]]
+    volatile: list[str]
+    record_ok: bool | None
+    record_output: str
+    workspace_note: str
+
+
+class BranchView(NamedTuple):
+    """One branch with what its journal says of it."""
+
+    result: Result
+    row: BranchRow
+    baseline: Vector
+    t_div: int | None
+    cause: str | None
+    because: str
+
+
+class Comparison:
+    """The branches of one fork, held against the control arm and against the record."""
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        facts: ForkFacts,
+        plans: Sequence[ArmPlan],
+        results: Sequence[Result],
+        *,
+        partial: bool = False,
+        parent_unchanged: bool = True,
+        directory: Path | None = None,
+    ) -> None:
+        order = {plan.name: number for number, plan in enumerate(plans)}
+        self.recorded = recorded
+        self.facts = facts
+        self.plans = list(plans)
+        self.results = sorted(results, key=lambda one: (order[one.arm], one.number))
+        self.partial = partial
+        self.parent_unchanged = parent_unchanged
+        self.directory = directory
+
+    @classmethod
+    def load(cls, directory: Path) -> Comparison:
+        """The comparison of an earlier fork. Raises InputRefused if there is none."""
+        try:
+            facts = ForkFacts(**json.loads((directory / "fork.json").read_text("utf-8")))
+            lines = (directory / "results.jsonl").read_text("utf-8").splitlines()
+            results = [Result(**json.loads(line)) for line in lines]
+        except (OSError, ValueError, TypeError) as error:
+            raise InputRefused(
+                f"{directory} holds no finished fork: {error}",
+                hint="name a directory that `branchkit fork` wrote",
+            ) from None
+        plans = [ArmPlan(name, _swap(declared)) for name, declared in facts.arms]
+        partial = len(results) < facts.n * len(plans)
+        return cls(
+            Recorded.open(facts.parent), facts, plans, results, partial=partial,
+            directory=directory,
+        )  # fmt: skip
+
+    @cached_property
+    def record_vector(self) -> Vector:
+        """The record's own turns."""
+        return vector(self.recorded.events)
+
+    @cached_property
+    def branches(self) -> list[BranchView]:
+        """Every branch that ended, the control arm first."""
+        events = {result.journal: _events(result.journal) for result in self.results}
+        vectors = {journal: self._vector(found) for journal, found in events.items()}
+        swaps = {plan.name: plan.swap.component if plan.swap else None for plan in self.plans}
+        ends = {result.journal: _end_hash(vectors[result.journal]) for result in self.results}
+        found = []
+        for result in self.results:
+            row = BranchRow(
+                arm=result.arm,
+                journal=result.journal,
+                swapped=swaps[result.arm],
+                vector=vectors[result.journal],
+                ok=result.ok,
+                workspace=ends[result.journal],
+                limited=result.status != "completed",
+                start=self.facts.turn + 1,
+            )
+            found.append(self._view(result, row, vectors))
+        return found
+
+    def _vector(self, events: Sequence[Event]) -> Vector:
+        snapshot = self.recorded.record_after(self.facts.turn).snapshot_at(self.facts.turn)
+        before = snapshot.tree_hash if snapshot else None
+        return vector(events, first_turn=self.facts.turn + 1, workspace=before)
+
+    def _view(self, result: Result, row: BranchRow, vectors: dict[str, Vector]) -> BranchView:
+        baseline = self._baseline(result, vectors)
+        if result.error is not None:
+            return BranchView(result, row, baseline, None, None, result.error)
+        found = cause(
+            row.vector, baseline, swapped=row.swapped, start=row.start, limited=row.limited
+        )
+        t_div = first_divergence(row.vector, baseline, start=row.start)
+        because = found.because if found else ""
+        return BranchView(result, row, baseline, t_div, found.kind if found else None, because)
+
+    def _baseline(self, result: Result, vectors: dict[str, Vector]) -> Vector:
+        """The record; for an import, whose harness is not ours, the control of the same seed."""
+        if not self.recorded.imported:
+            return self.record_vector
+        for other in self.results:
+            if other.arm == CONTROL and other.number == result.number:
+                return vectors[other.journal]
+        return self.record_vector
+
+    @cached_property
+    def summaries(self) -> list[ArmSummary]:
+        """One summary an arm, the control arm first."""
+        return summarize([view.row for view in self.branches], self.record_vector)
+
+    @property
+    def prefix_model_calls(self) -> int:
+        """Model calls that branches made for turns up to the fork: always 0 (R59)."""
+        return sum(
+            isinstance(event.payload, ModelReplied) and event.turn <= self.facts.turn
+            for result in self.results
+            for event in _events(result.journal)
+        )
+
+    def arms_table(self) -> pd.DataFrame:
+        """One row an arm; columns as in ``divergence.tables.arms_frame``."""
+        return arms_frame([view.row for view in self.branches], self.record_vector)
+
+    def branches_table(self) -> pd.DataFrame:
+        """One row a branch; columns as in ``divergence.tables.branches_frame``."""
+        return branches_frame([view.row for view in self.branches], self.record_vector)
+
+    def hashes_table(self, field: Any = "action") -> pd.DataFrame:
+        """Branches x turns of one hash: context, action, observation, workspace or reply."""
+        return hashes_frame([view.row for view in self.branches], self.record_vector, field)
+
+    def outcomes(self) -> list[Group]:
+        """Branches with equal end workspaces together, one example each (R67)."""
+        return outcome_groups(
+            BranchEnd(view.result.journal, view.row.workspace, view.result.ok)
+            for view in self.branches
+        )
+
+    def map(self, width: int = 100) -> str:
+        """The text map of divergence: branches by turns."""
+        rows = [(view.row.arm, view.row.vector) for view in self.branches]
+        return text_map(rows, self.record_vector, width=width)
+
+    def verdicts(self) -> list[str]:
+        """One sentence an arm: what may and what may not be concluded."""
+        if self.facts.check is None or not self.summaries:
+            return []
+        control = next((one for one in self.summaries if one.swapped is None), None)
+        if control is None:
+            return ["There is no control arm, so nothing can be concluded about a swap."]
+        return [
+            f"{one.arm}: {verdict(one.success, control.success, p=one.p_holm)}"
+            for one in self.summaries
+            if one.swapped is not None
+        ]
+
+    def to_json(self) -> dict[str, Json]:
+        """The stable fields of ``branchkit fork --json``."""
+        by_arm = {summary.arm: summary for summary in self.summaries}
+        swaps = dict(self.facts.arms)
+        return {
+            "turn": self.facts.turn,
+            "check": self.facts.check,
+            "record": {"ok": self.facts.record_ok},
+            "parent_unchanged": self.parent_unchanged,
+            "prefix_model_calls": self.prefix_model_calls,
+            "partial": self.partial,
+            "volatile": self.facts.volatile,
+            "note": self.facts.workspace_note,
+            "directory": str(self.directory) if self.directory else None,
+            "arms": [self._arm_json(by_arm[name], swaps[name]) for name in by_arm],
+            "groups": [
+                {"workspace": group.workspace, "count": group.count, "ok": group.ok,
+                 "example": group.example}
+                for group in self.outcomes()
+            ],
+            "verdicts": self.verdicts(),
+        }  # fmt: skip
+
+    def _arm_json(self, summary: ArmSummary, swap: dict[str, str] | None) -> dict[str, Json]:
+        against = summary.against
+        return {
+            "name": summary.arm,
+            "swap": swap,
+            "n": summary.branches,
+            "success": {
+                "k": summary.success.k,
+                "n": summary.success.n,
+                "none": summary.success.none,
+                "low": summary.success.low,
+                "high": summary.success.high,
+            },
+            "p": against.p if against else None,
+            "p_holm": summary.p_holm,
+            "difference": against._asdict() if against else None,
+            "distinct": summary.distinct,
+            "branches": [
+                {
+                    "journal": view.result.journal,
+                    "seed": view.result.seed,
+                    "t_div": view.t_div,
+                    "cause": view.cause,
+                    "because": view.because,
+                    "ok": view.result.ok,
+                    "status": view.result.status,
+                    "error": view.result.error,
+                }
+                for view in self.branches
+                if view.row.arm == summary.arm
+            ],
+        }
+
+
+def _events(journal: str) -> list[Event]:
+    path = Path(journal)
+    return read(path)[0] if path.exists() else []
+
+
+def _end_hash(rows: Vector) -> str | None:
+    return rows[-1].workspace if rows else None
+
+
+def _swap(declared: dict[str, str] | None) -> Swap | None:
+    if declared is None:
+        return None
+    spec = declared["spec"]
+    return Swap(declared["component"], spec, Component(spec=spec))

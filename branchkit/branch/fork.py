@@ -1,0 +1,290 @@
+"""``fork``: many branches per arm beside a control arm, run and checked (R59, R61).
+
+One swap is one arm. The control arm swaps nothing, has the same size and the same seeds; it is the
+noise floor that every claim is held against. Branches run in worker processes, each in its own
+sandbox; what one of them meets does not touch the others, the parent or its workspace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from branchkit import disk
+from branchkit.branch.comparison import CONTROL, ArmPlan, Comparison, ForkFacts
+from branchkit.branch.point import fork_point
+from branchkit.branch.run import Job, Limits, Result, branch_seed, run_branch, verdict_of
+from branchkit.branch.swap import parse_swap
+from branchkit.errors import SandboxMissing, UsageError
+from branchkit.harness import bubblewrap
+from branchkit.harness.components import component
+from branchkit.harness.live import CHECK_TIMEOUT_S
+from branchkit.harness.sandbox import Sandbox
+from branchkit.journal.blobs import store_directory
+from branchkit.process import WorkerDied, Workers
+from branchkit.replay.recorded import PARENT_FILE, Recorded
+from branchkit.workspace import VOLATILE, Workspaces
+
+Progress = Callable[[int, int, str], None]  # branches done, branches in all, what is going on
+Backend = Literal["auto", "fuse", "copy"]
+
+
+class Options(NamedTuple):
+    """How a fork is run; every field has the default that its flag has."""
+
+    n: int = 1
+    seed: int = 0
+    check: str | None = None
+    control: bool = True
+    max_turns: int | None = None
+    max_calls: int | None = None
+    redeliver_from: int = 1
+    workspace: Path | None = None  # a base directory for a run without recorded workspace
+    model: str | None = None  # for a run whose own model cannot be asked again (imports)
+    isolated: bool = True
+    jobs: int = os.cpu_count() or 1
+    backend: Backend = "auto"
+    store: Path | None = None
+
+
+def fork(
+    recorded: Recorded,
+    turn: int,
+    swaps: Sequence[str] = (),
+    *,
+    options: Options | None = None,
+    progress: Progress = lambda _done, _all, _what: None,
+) -> Comparison:
+    """Branches from ``turn`` on: one arm a swap, and the control arm; returns when all have ended.
+
+    An interrupt (KeyboardInterrupt) ends the workers and returns what is finished, marked
+    ``partial``. Raises UsageError, TurnOutside, BlobMissing, SandboxMissing, JournalDamaged before
+    anything is started.
+    """
+    chosen = options or Options()
+    _refuse_nonsense(chosen)
+    plans = _arms(recorded, swaps, chosen)
+    for plan in plans:
+        fork_point(
+            recorded,
+            turn,
+            plan.swap,
+            redeliver_from=chosen.redeliver_from,
+            model=chosen.model,
+        )
+    if chosen.isolated and not (probe := bubblewrap.probe()).ok:
+        raise SandboxMissing(f"live branches need bubblewrap: {probe.detail}", hint=probe.remedy)
+    store = (chosen.store or store_directory()).absolute()
+    parent_before = _bytes_hash(recorded.path)
+    with ExitStack() as stack:
+        workspaces = stack.enter_context(Workspaces.open(store, backend=chosen.backend))
+        recorded.adopt_workspace(workspaces)
+        base = _base(recorded, turn, workspaces, chosen)
+        directory = _directory(store, recorded, turn)
+        facts = ForkFacts(
+            parent=str(recorded.path.absolute()),
+            turn=turn,
+            check=chosen.check,
+            seed=chosen.seed,
+            n=chosen.n,
+            arms=[(plan.name, plan.swap.declared() if plan.swap else None) for plan in plans],
+            volatile=list(VOLATILE),
+            record_ok=None,
+            record_output="",
+            workspace_note=_workspace_note(workspaces, base),
+        )
+        if chosen.check is not None:
+            facts = _checked_record(facts, recorded, workspaces, chosen)
+        _write_notes(directory, facts)
+        model_url = _shared_model(stack, plans, recorded)
+        jobs = _jobs(recorded, turn, plans, chosen, directory, workspaces, base, model_url)
+        results, partial = _run_all(jobs, chosen, directory, progress)
+    unchanged = _bytes_hash(recorded.path) == parent_before
+    return Comparison(
+        recorded, facts, plans, results, partial=partial, parent_unchanged=unchanged,
+        directory=directory,
+    )  # fmt: skip
+
+
+def _refuse_nonsense(options: Options) -> None:
+    for name, value in (
+        ("-n", options.n), ("--jobs", options.jobs), ("--max-turns", options.max_turns),
+        ("--max-calls", options.max_calls), ("--from", options.redeliver_from),
+    ):  # fmt: skip
+        if value is not None and value < 1:
+            raise UsageError(f"{name} {value} is less than 1", hint="give a positive number")
+
+
+def _arms(recorded: Recorded, swaps: Sequence[str], options: Options) -> list[ArmPlan]:
+    components = dict(recorded.record.components)
+    if options.model is not None:
+        components["model"] = component("model", options.model)
+    swapped = [parse_swap(text, components) for text in swaps]
+    names = [swap.name for swap in swapped]
+    if len(set(names)) < len(names):
+        raise UsageError(f"the same arm twice: {', '.join(names)}", hint="raise -n instead")
+    plans = [ArmPlan(swap.name, swap) for swap in swapped]
+    if options.control or not plans:
+        plans.insert(0, ArmPlan(CONTROL, None))
+    return plans
+
+
+def _base(recorded: Recorded, turn: int, workspaces: Workspaces, options: Options) -> str | None:
+    """The base of branches where the run has no workspace of its own at this turn."""
+    if recorded.record_after(turn).snapshot_at(turn) is not None:
+        if options.workspace is not None:
+            raise UsageError(
+                f"{recorded.path.name} has a recorded workspace", hint="leave --workspace out"
+            )
+        return None
+    directory = options.workspace
+    if directory is None:
+        directory = workspaces.store / "empty"
+        directory.mkdir(exist_ok=True)
+    return workspaces.add_base(directory)
+
+
+def _workspace_note(workspaces: Workspaces, base: str | None) -> str:
+    notes = []
+    if base is not None:
+        notes.append("the run has no recorded workspace: every branch starts from the given one")
+    if workspaces.reason:
+        notes.append(f"workspaces are copied, not mounted: {workspaces.reason}")
+    return "; ".join(notes)
+
+
+def _directory(store: Path, recorded: Recorded, turn: int) -> Path:
+    """A new directory for this fork's journals."""
+    forks = store / "forks"
+    forks.mkdir(parents=True, exist_ok=True)
+    stem = f"{recorded.record.run_id[:8]}-t{turn:04d}"
+    number = 1
+    while True:
+        try:
+            (directory := forks / f"{stem}-{number:03d}").mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return directory
+
+
+def _write_notes(directory: Path, facts: ForkFacts) -> None:
+    disk.write_durably(directory / "fork.json", json.dumps(facts._asdict(), indent=1).encode())
+    disk.write_durably(directory / PARENT_FILE, json.dumps({"journal": facts.parent}).encode())
+
+
+def _checked_record(
+    facts: ForkFacts, recorded: Recorded, workspaces: Workspaces, options: Options
+) -> ForkFacts:
+    """The check on the record's own end, which is shown first."""
+    snapshot = recorded.record.snapshot_at(recorded.turns)
+    if snapshot is None or options.check is None:
+        return facts
+    name = f"{recorded.record.run_id[:8]}-end"
+    if any(branch.name == name for branch in workspaces.branches()):
+        workspaces.branch(name).drop()
+    branch = workspaces.create(name, snapshot=snapshot.id)
+    try:
+        with Sandbox(branch.path, isolated=options.isolated) as sandbox:
+            outcome = sandbox.check(options.check, timeout_s=CHECK_TIMEOUT_S)
+    finally:
+        branch.drop()
+    return facts._replace(record_ok=verdict_of(outcome.exit_code), record_output=outcome.output)
+
+
+def _shared_model(stack: ExitStack, plans: Sequence[ArmPlan], recorded: Recorded) -> str | None:
+    """One server of the local model for all branches that ask it; None if none does."""
+    own = recorded.record.components.get("model")
+    specs = [plan.swap.part.spec for plan in plans if plan.swap] + [own.spec if own else ""]
+    if "local:smollm2" not in specs:
+        return None
+    from branchkit.harness.local_model import serve
+
+    served = serve()
+    stack.callback(served.child.stop)
+    return served.url
+
+
+def _jobs(
+    recorded: Recorded,
+    turn: int,
+    plans: Sequence[ArmPlan],
+    options: Options,
+    directory: Path,
+    workspaces: Workspaces,
+    base: str | None,
+    model_url: str | None,
+) -> list[Job]:
+    return [
+        Job(
+            parent=str(recorded.path.absolute()),
+            turn=turn,
+            swap=plan.swap,
+            arm=plan.name,
+            number=number,
+            seed=branch_seed(options.seed, number),
+            directory=str(directory),
+            store=str(workspaces.store),
+            backend="fuse" if workspaces.backend == "fuse" else "copy",
+            limits=Limits(options.max_turns, options.max_calls),
+            check=options.check,
+            base=base,
+            redeliver_from=options.redeliver_from,
+            isolated=options.isolated,
+            model_url=model_url,
+            model=options.model,
+        )
+        # Number by number, so that an interrupted fork has about as many of every arm.
+        for number in range(options.n)
+        for plan in plans
+    ]
+
+
+def _run_all(
+    jobs: Sequence[Job], options: Options, directory: Path, progress: Progress
+) -> tuple[list[Result], bool]:
+    results: list[Result] = []
+    progress(0, len(jobs), "starting")
+    with Workers(min(options.jobs, len(jobs))) as workers:
+        futures = {workers.submit(run_branch, job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                try:
+                    result = future.result()
+                except WorkerDied as died:
+                    result = _lost(futures[future], str(died))
+                results.append(result)
+                _note_result(directory, result)
+                progress(len(results), len(jobs), result.arm)
+        except KeyboardInterrupt:
+            workers.stop()
+            return results, True
+    return results, False
+
+
+def _lost(job: Job, error: str) -> Result:
+    journal = str(job.journal)
+    return Result(job.arm, job.number, job.seed, journal, None, "", None, "", None, error)
+
+
+def _note_result(directory: Path, result: Result) -> None:
+    with (directory / "results.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(result._asdict()) + "\n")
+
+
+def _bytes_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def estimate(recorded: Recorded, turn: int, arms: int, options: Options) -> int:
+    """The largest number of model calls that a fork can make."""
+    turns = options.max_turns or recorded.turns - turn + 10
+    if options.max_calls is not None:
+        turns = min(turns, options.max_calls)
+    return arms * options.n * turns

@@ -1,0 +1,176 @@
+"""Where a branch begins: the state before reply t+1, with one component swapped (R59, R60).
+
+Turns 1..t are taken from the record and cost nothing. The context of reply t+1 is assembled anew:
+each result of those turns is delivered from its *full* recorded text under the rule of the branch,
+the system prompt from the prompt of the branch; everything else stands as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import orjson
+
+from branchkit.boundary.session import Base
+from branchkit.branch.swap import Swap
+from branchkit.errors import BlobMissing, UsageError
+from branchkit.harness.components import DEFAULTS, Harness, build, component
+from branchkit.journal.events import Component, Delivered, Event, Message
+from branchkit.record.context import Seen, seen
+from branchkit.record.record import Record
+from branchkit.replay.recorded import Recorded
+
+
+class ForkPoint(NamedTuple):
+    """Everything a branch starts from. ``decision`` is reply t+1 where a what-if dictates it."""
+
+    turn: int
+    event: Event  # the parent's last event of turn t
+    record: Record
+    components: Mapping[str, Component]
+    harness: Harness
+    context: list[Message]
+    base: Base
+    snapshot: str | None
+    decision: Message | None
+
+
+def fork_point(
+    recorded: Recorded,
+    turn: int,
+    swap: Swap | None,
+    *,
+    redeliver_from: int = 1,
+    model: str | None = None,
+) -> ForkPoint:
+    """The state of ``rewind(turn + 1)`` under ``swap``.
+
+    Results of turns from ``redeliver_from`` on are delivered anew. ``model`` replaces one that
+    cannot be asked again. Raises TurnOutside, UsageError, BlobMissing (naming the turn whose
+    full text is not there).
+    """
+    recorded.check_turn(turn, 0, recorded.turns)
+    record = recorded.record_after(turn)
+    components = DEFAULTS | dict(record.components)
+    if model is not None:
+        components["model"] = component("model", model)
+    if swap is not None and swap.component in components | {"model": None}:
+        components[swap.component] = swap.part
+    harness = build(components)
+    base = recorded.context_before(turn + 1)
+    edited = _edited(recorded, turn, base, swap, harness, redeliver_from)
+    snapshot = record.snapshot_at(turn)
+    return ForkPoint(
+        turn=turn,
+        event=recorded.events_until(turn)[-1],
+        record=record,
+        components=components,
+        harness=harness,
+        context=[item.message for item in edited],
+        base=_base(recorded, turn, base),
+        snapshot=snapshot.id if snapshot else None,
+        decision=_decision(swap),
+    )
+
+
+def _base(recorded: Recorded, turn: int, context: list[Seen]) -> Base:
+    """The parent's newest context, which the branch's first ContextBuilt refers to.
+
+    Messages of ``context`` that came after it (a fork at the run's end) stand in parent events.
+    """
+    own = recorded.contexts.turns
+    built = own.get(turn + 1) or own.get(turn)
+    held = len(recorded.contexts.at_seq(built.seq)) if built else 0
+    later = [item._replace(in_parent=True) for item in context[held:]]
+    return Base(context[:held], built.seq if built else None, True, later)
+
+
+def _decision(swap: Swap | None) -> Message | None:
+    if swap is None or swap.component != "decision":
+        return None
+    message: Message = orjson.loads(swap.part.content or "")
+    return message
+
+
+def _edited(
+    recorded: Recorded,
+    turn: int,
+    context: list[Seen],
+    swap: Swap | None,
+    harness: Harness,
+    redeliver_from: int,
+) -> list[Seen]:
+    match swap.component if swap else None:
+        case "prompt":
+            return _with_prompt(context, harness.prompt(recorded.record.task))
+        case "truncation":
+            return [_redelivered(recorded, item, harness, redeliver_from) for item in context]
+        case "observation":
+            assert swap is not None
+            return _with_observation(recorded, turn, context, swap, harness)
+        case _:
+            return context
+
+
+def _with_prompt(context: list[Seen], prompt: Message) -> list[Seen]:
+    rest = context[1:] if context and context[0].message.get("role") == "system" else context
+    return [seen(prompt), *rest]
+
+
+def _delivered(recorded: Recorded, item: Seen) -> Event | None:
+    """The delivery that a message of the context came from."""
+    if item.seq is None:
+        return None
+    run = recorded.parent if item.in_parent and recorded.parent else recorded
+    event = run.events[item.seq]
+    return event if isinstance(event.payload, Delivered) else None
+
+
+def _redelivered(recorded: Recorded, item: Seen, harness: Harness, first_turn: int) -> Seen:
+    event = _delivered(recorded, item)
+    if event is None or event.turn < first_turn:
+        return item
+    assert isinstance(event.payload, Delivered)
+    call_id = event.payload.call_id
+    run = recorded.parent if item.in_parent and recorded.parent else recorded
+    try:
+        full = run.contexts.full_text(call_id)
+    except BlobMissing as error:
+        raise BlobMissing(
+            f"turn {event.turn} cannot be delivered anew: {error.message}",
+            hint=f"{error.hint}; or leave it as it was: --from {event.turn + 1}",
+        ) from None
+    was = full if event.payload.text is None else event.payload.text
+    cut = harness.deliver(full)
+    return _reworded(item, was, full if cut.text is None else cut.text)
+
+
+def _reworded(item: Seen, was: str, now: str) -> Seen:
+    """The message with ``now`` where it said ``was``; itself if nothing changes."""
+    if was == now:
+        return item
+    content = str(item.message.get("content") or "")
+    return seen({**item.message, "content": content.replace(was, now) if was else now})
+
+
+def _with_observation(
+    recorded: Recorded, turn: int, context: list[Seen], swap: Swap, harness: Harness
+) -> list[Seen]:
+    found = []
+    for index, item in enumerate(context):
+        event = _delivered(recorded, item)
+        if event is None or event.turn != turn:
+            continue
+        assert isinstance(event.payload, Delivered)
+        found.append(event.payload.call_id)
+        if event.payload.call_id == swap.target:
+            text = swap.part.content or ""
+            cut = harness.deliver(text)
+            shown = text if cut.text is None else cut.text
+            was = event.payload.text or recorded.contexts.full_text(event.payload.call_id)
+            return [*context[:index], _reworded(item, was, shown), *context[index + 1 :]]
+    raise UsageError(
+        f"turn {turn} has no call {swap.target}",
+        hint=f"calls of turn {turn}: {', '.join(found) or 'none'}",
+    )

@@ -1,0 +1,159 @@
+"""``rewind``: the moment at which the model was about to give reply t (R58, H05, H06).
+
+Everything comes from the journal: no model, no tool and no clock is touched. The workspace is as
+the tools of turn t-1 left it, on a copy-on-write branch of its own: looking around changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from branchkit.errors import BlobMissing
+from branchkit.journal.events import (
+    Delivered,
+    Event,
+    Message,
+    ModelFailed,
+    ModelReplied,
+    ToolAuthorized,
+    ToolResult,
+    payload_json,
+)
+from branchkit.journal.format import Json
+from branchkit.record.context import ContextHash
+from branchkit.record.record import Record
+from branchkit.replay.recorded import Recorded
+from branchkit.workspace import Branch, Workspaces
+
+
+class Hidden(NamedTuple):
+    """A result of which the model saw only a part."""
+
+    call_id: str
+    rule: str
+    omitted_lines: int
+    omitted_bytes: int
+    full_text: str | None  # None: the blob is not here
+
+
+class Rewound(NamedTuple):
+    """The state before reply ``turn``; ``recorded`` is what the run then really did."""
+
+    journal: str
+    turn: int
+    turns: int
+    context: list[Message]
+    context_hash: str
+    record: Record
+    recorded: dict[str, Json]
+    hidden: list[Hidden]
+    branch: Branch | None
+    workspace_note: str
+
+    def to_json(self) -> dict[str, Json]:
+        """The stable fields of ``branchkit rewind --json``."""
+        return {
+            "turn": self.turn,
+            "context": self.context,
+            "context_hash": self.context_hash,
+            "record": self.record.summary(),
+            "recorded": self.recorded,
+            "hidden": [
+                hidden._replace(full_text=None)._asdict() | {"known": hidden.full_text is not None}
+                for hidden in self.hidden
+            ],
+            "workspace": str(self.branch.path) if self.branch else None,
+            "workspace_note": self.workspace_note,
+        }
+
+
+def rewind(recorded: Recorded, turn: int, *, workspaces: Workspaces | None = None) -> Rewound:
+    """The run just before reply ``turn``, 1..T+1.
+
+    Raises TurnOutside; BlobMissing if a message of the context is neither in journal nor blobs.
+    """
+    recorded.check_turn(turn, 1, recorded.turns + 1)
+    context = recorded.context_before(turn)
+    branch, note = _workspace(recorded, turn, workspaces)
+    return Rewound(
+        journal=recorded.path.name,
+        turn=turn,
+        turns=recorded.turns,
+        context=[item.message for item in context],
+        context_hash=ContextHash(plain_tools(recorded.started.tools)).of(context),
+        record=recorded.record_after(turn - 1),
+        recorded=_what_happened(recorded, turn),
+        hidden=_hidden(recorded, turn),
+        branch=branch,
+        workspace_note=note,
+    )
+
+
+def plain_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool schemas as the model was sent them, without branchkit's ``effect``."""
+    return [{key: value for key, value in tool.items() if key != "effect"} for tool in tools]
+
+
+def _workspace(
+    recorded: Recorded, turn: int, workspaces: Workspaces | None
+) -> tuple[Branch | None, str]:
+    snapshot = recorded.record_after(turn - 1).snapshot_at(turn - 1)
+    if snapshot is None:
+        return None, "the run has no recorded workspace"
+    if workspaces is None:
+        return None, "not restored: no store was given"
+    recorded.adopt_workspace(workspaces)
+    name = f"{recorded.record.run_id[:8]}-t{turn:04d}"
+    if any(branch.name == name for branch in workspaces.branches()):
+        workspaces.branch(name).drop()
+    branch = workspaces.create(name, snapshot=snapshot.id)
+    note = f"as the tools of turn {turn - 1} left it (snapshot of turn {snapshot.turn})"
+    return branch, note if not workspaces.reason else f"{note}; copied: {workspaces.reason}"
+
+
+def _events_of(recorded: Recorded, turn: int) -> list[Event]:
+    if recorded.parent and turn <= recorded.fork_turn:
+        return _events_of(recorded.parent, turn)
+    return [event for event in recorded.events if event.turn == turn]
+
+
+def _what_happened(recorded: Recorded, turn: int) -> dict[str, Json]:
+    happened: dict[str, Json] = {"reply": None, "authorizations": [], "results": []}
+    for event in _events_of(recorded, turn):
+        match event.payload:
+            case ModelReplied() | ModelFailed():
+                happened["reply"] = payload_json(event.payload)
+            case ToolAuthorized():
+                happened["authorizations"].append(payload_json(event.payload))
+            case ToolResult():
+                happened["results"].append(payload_json(event.payload))
+            case _:
+                continue
+    return happened
+
+
+def _hidden(recorded: Recorded, turn: int) -> list[Hidden]:
+    """What truncation kept from the model in the turns before reply ``turn``."""
+    if recorded.parent and turn <= recorded.fork_turn:
+        return _hidden(recorded.parent, turn)
+    found = _hidden(recorded.parent, recorded.fork_turn) if recorded.parent else []
+    for event in recorded.events:
+        cut = event.payload
+        if event.turn < turn and isinstance(cut, Delivered) and cut.text is not None:
+            found.append(
+                Hidden(
+                    cut.call_id,
+                    cut.rule,
+                    cut.omitted_lines,
+                    cut.omitted_bytes,
+                    _full_text(recorded, cut.call_id),
+                )
+            )
+    return found
+
+
+def _full_text(recorded: Recorded, call_id: str) -> str | None:
+    try:
+        return recorded.contexts.full_text(call_id)
+    except BlobMissing:
+        return None
