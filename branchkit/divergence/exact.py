@@ -39,6 +39,14 @@ class Reach(NamedTuple):
     rise: float | None
 
 
+class _Grid(NamedTuple):
+    """Common rates (as angles, rate = sin²) and what each makes of the two counts."""
+
+    angles: Floats
+    arm: Floats
+    control: Floats
+
+
 @lru_cache(maxsize=4096)
 def p_value(k: int, n: int, control_k: int, control_n: int) -> float:
     """Two-sided p of ``k`` of ``n`` against ``control_k`` of ``control_n``; 1.0 without data."""
@@ -126,26 +134,33 @@ def _supremum(region: Floats, n: int, control_n: int) -> float:
     """The largest probability of ``region`` over all common true rates."""
     import numpy as np
 
-    # On the arcsine scale a binomial is equally wide everywhere (about 1 / (2 √n)), so even steps
-    # there look equally closely at every rate: 4 points and more to a width, then the zoom.
-    points = 64 + int(8 * np.sqrt(n + control_n))
-    angles = np.linspace(0.0, np.pi / 2, points)
-    best = 0.0
-    for _ in range(1 + _ZOOMS):
-        chances = _chances(region, n, control_n, np.sin(angles) ** 2)
+    grid, best = _everywhere(n, control_n), 0.0
+    for zoom in range(1 + _ZOOMS):
+        chances = np.einsum("ij,ij->j", grid.arm, region @ grid.control)
         top = int(np.argmax(chances))
         best = max(best, float(chances[top]))
-        ends = angles[max(top - 1, 0)], angles[min(top + 1, len(angles) - 1)]
-        angles = np.linspace(*ends, _ZOOM_POINTS)
+        if zoom < _ZOOMS:
+            ends = grid.angles[max(top - 1, 0)], grid.angles[min(top + 1, len(chances) - 1)]
+            grid = _grid(n, control_n, np.linspace(*ends, _ZOOM_POINTS))
     return min(best, 1.0)
 
 
-def _chances(region: Floats, n: int, control_n: int, rates: Floats) -> Floats:
-    """The probability of ``region`` at each common rate."""
+@lru_cache(maxsize=16)
+def _everywhere(n: int, control_n: int) -> _Grid:
+    """The grid over all rates: the same for every table, and most of the work of one p-value."""
+    import numpy as np
+
+    # On the arcsine scale a binomial is equally wide everywhere (about 1 / (2 √n)), so even steps
+    # there look equally closely at every rate: 4 points and more to a width, then the zoom.
+    points = 64 + int(8 * np.sqrt(n + control_n))
+    return _grid(n, control_n, np.linspace(0.0, np.pi / 2, points))
+
+
+def _grid(n: int, control_n: int, angles: Floats) -> _Grid:
     import numpy as np
     from scipy.stats import binom
 
+    rates = np.sin(angles) ** 2
     arm = binom.pmf(np.arange(n + 1)[:, None], n, rates)
     control = binom.pmf(np.arange(control_n + 1)[:, None], control_n, rates)
-    chances: Floats = np.einsum("ij,ij->j", arm, region @ control)
-    return chances
+    return _Grid(angles, arm, control)

@@ -145,7 +145,7 @@ def test_holm_by_hand() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=6))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_holm_only_raises_and_keeps_the_order(ps: list[float]) -> None:
     found = holm(ps)
     assert all(p <= corrected <= 1 for p, corrected in zip(ps, found, strict=True))
