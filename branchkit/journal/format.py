@@ -128,9 +128,10 @@ def escape(value: Json, levels: int = MAX_NESTING) -> Json:
         case float():
             return value if math.isfinite(value) else _as_text(value)
         case Mapping():
-            if levels <= 1 or ESCAPE_KEY in value or not all(map(_is_plain_key, value)):
-                return _as_text(value)
-            return {key: escape(item, levels - 1) for key, item in value.items()}
+            joined = _with_joined_keys(value)
+            if levels <= 1 or ESCAPE_KEY in joined or not all(map(_is_unicode, joined)):
+                return _as_text(joined)
+            return {key: escape(item, levels - 1) for key, item in joined.items()}
         case list() | tuple():
             return _as_text(value) if levels <= 1 else [escape(item, levels - 1) for item in value]
         case _:
@@ -149,22 +150,29 @@ def _normalised(value: Json) -> Json:
     if isinstance(value, str):
         return _joined(value)
     if isinstance(value, Mapping):
-        result: dict[str, Json] = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise TypeError("an object with a key that is no string is not JSON")
-            if (joined := _joined(key)) in result:
-                raise ValueError(f"two keys of one object spell {joined!r}")
-            result[joined] = _normalised(item)
+        result = {}  # no comprehensions here: each would take a second frame a level
+        for key, item in _with_joined_keys(value).items():
+            result[key] = _normalised(item)
         return result
     if isinstance(value, list | tuple):
         items = []
-        for item in value:  # no comprehension: that would take two frames a level
+        for item in value:
             items.append(_normalised(item))
         return items
     if value is None or isinstance(value, bool | int | float):
         return value
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _with_joined_keys(value: Mapping[str, Json]) -> dict[str, Json]:
+    joined: dict[str, Json] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise TypeError("an object with a key that is no string is not JSON")
+        if (name := _joined(key)) in joined:
+            raise ValueError(f"two keys of one object spell {name!r}")
+        joined[name] = item
+    return joined
 
 
 def _joined(text: str) -> str:
@@ -173,12 +181,6 @@ def _joined(text: str) -> str:
     if _is_unicode(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _is_plain_key(key: object) -> bool:
-    if not isinstance(key, str):
-        raise TypeError("an object with a key that is no string is not JSON")
-    return _is_unicode(key)
 
 
 def unescape(value: Json) -> Json:

@@ -23,9 +23,9 @@ from branchkit.journal.file import SUFFIX
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 # What zipfile raises on damaged bytes: a bad checksum or header, a broken stream, a cut member, a
-# flag or method that it does not know, a name that is no text.
+# flag or method that it does not know, a name that is no text, an offset outside the file.
 _DAMAGED = (
-    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError,
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class Pack:
     def __init__(self, path: Path) -> None:
         try:
             self._archive = zipfile.ZipFile(path)
-        except (OSError, *_DAMAGED) as error:
+        except _DAMAGED as error:
             raise InputRefused(
                 f"{path.name} cannot be read as a pack: {error}",
                 hint="get it again from its source",
