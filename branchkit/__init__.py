@@ -9,7 +9,6 @@ Everything is imported when it is first used: importing this package costs next 
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,12 +30,24 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
+    # importlib.metadata alone costs more than the rest of this package's import.
     if name == "__version__":
+        from importlib import metadata
+
         return metadata.version("branchkit-jupyter")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'branchkit' has no attribute {name!r}")
+    from importlib import import_module
+
     module, attribute = _PUBLIC[name]
     return getattr(import_module(module), attribute)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext branchkit``: register the magics; what they need is imported on first use."""
+    from branchkit.notebook.magics import register
+
+    register(ipython)
 
 
 def __dir__() -> list[str]:

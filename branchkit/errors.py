@@ -67,7 +67,7 @@ def _rebuild(kind: type[BranchkitError], message: str, hint: str) -> BranchkitEr
 
 
 class UsageError(BranchkitError):
-    """The request itself is wrong: an unknown component, two components in one arm, a bad number."""
+    """The request is wrong: an unknown component, two components in one arm, a bad number."""
 
     exit_code = 64
 

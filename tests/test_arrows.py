@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "journal": {"process"},
     "record": {"journal"},
     "workspace": {"journal"},
-    "imports": {"journal"},
+    "imports": {"record"},  # an importer writes contexts down the way the record reads them
     "tiers": {"journal"},
     "divergence": {"journal"},
     "boundary": {"record", "workspace"},
@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     # Fakes that ship for users' tests: they may stand on what they fake, nothing stands on them.
     "testing": {"harness"},
     "notebook": {"branch", "imports", "tiers"},
-    "cli": {"branch", "imports", "tiers"},
+    "cli": {"branch", "imports", "tiers", "notebook"},  # `demo` writes the notebook's report
     # The public face: lazy, so it may name everything but its own commands.
     "__init__": {"branch", "imports", "tiers", "notebook", "testing"},
     "__main__": {"cli"},
