@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from branchkit import disk
 from branchkit.errors import UsageError, WorkspaceError
-from branchkit.workspace import hashes
+from branchkit.workspace import hashes, stale
 from branchkit.workspace.layers import MAPPED_FIDS, InBase, Rec
 from branchkit.workspace.scan import Entry, digests, portable, scan, user_xattrs
 
@@ -111,13 +111,17 @@ class Base:
 
     def sha(self, data: InBase) -> bytes:
         """The content hash of an unchanged file; WorkspaceError when the base has changed."""
+        return self._unchanged(data).sha
+
+    def _unchanged(self, data: InBase) -> Known:
         known = self.known(data.path)
         if (known.size, known.mtime_ns) != (data.size, data.mtime_ns):
             raise drift(self.full(data.path))
-        return known.sha
+        return known
 
     def open(self, data: InBase) -> int:
         """A descriptor for reading an unchanged file; WorkspaceError when the base has changed."""
+        self._unchanged(data)
         fd = os.open(self.full(data.path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         info = os.fstat(fd)
         if (info.st_size, info.st_mtime_ns) != (data.size, data.mtime_ns):
@@ -180,21 +184,12 @@ def refuse(directory: Path, store: Path) -> None:
         )
     if directory.is_relative_to(store) and not directory.is_relative_to(store / "bases"):
         raise UsageError(inside, hint="use a directory outside of the store as base")
-    mounted = [point for point in _mount_points() if point.is_relative_to(directory)]
-    if inner := [point for point in mounted if point != directory]:
+    points = {mount.point for mount in stale.mounts()} - {directory}
+    if inner := [point for point in points if point.is_relative_to(directory)]:
         raise UsageError(
             f"something is mounted inside the base {directory}: {inner[0]}",
             hint="unmount it, or copy the directory (cp -ax) and use the copy as base",
         )
-
-
-def _mount_points() -> Iterable[Path]:
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except FileNotFoundError:
-        return []  # not Linux: no way to tell, and no FUSE backend either
-    fields = [line.split(" ")[4] for line in lines]
-    return [Path(f.encode("latin-1", "replace").decode("unicode_escape")) for f in fields]
 
 
 def add(directory: Path, store: Path, *, expect: str | None = None) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from branchkit.errors import BranchkitError, DiskFull, FuseMissing, UsageError, WorkspaceError
-from branchkit.workspace import compare, fuse, hashes, stale
+from branchkit.workspace import compare, fuse, hashes, materialize, stale
 from branchkit.workspace.loop import Loop
 from branchkit.workspace.store import Named, Store, prepare
 
@@ -80,6 +80,7 @@ class Daemon:
 
     def __init__(self, store: Path, loop: Loop, linger_s: float) -> None:
         self.store = Store(store)
+        materialize.absorb_all(self.store)
         self.overlay = fuse.Overlay(store)
         self._loop = loop
         self._linger_s = linger_s

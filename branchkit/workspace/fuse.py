@@ -93,6 +93,7 @@ class Overlay(pyfuse3.Operations):
         self._store = os.fspath(store)
         self.names: dict[bytes, int] = {}
         self._branches: dict[int, Mounted] = {}
+        self._dropped: set[int] = set()
         self._refs: dict[int, dict[int, int]] = {}  # branch number -> fid -> kernel's lookups
         self._opens: dict[int, int] = {}
         self._writers: dict[int, int] = {}
@@ -126,8 +127,9 @@ class Overlay(pyfuse3.Operations):
         self.names[name] = number
 
     def remove(self, name: bytes) -> None:
-        """Take a branch away; what is open in it stays readable until it is closed."""
+        """Take a branch away; files that are open in it can be used until they are closed."""
         number = self.names.pop(name)
+        self._dropped.add(number)
         self._end_if_unused(number)
 
     def dirty(self, name: bytes) -> list[pyfuse3.InodeT]:
@@ -216,7 +218,6 @@ class Overlay(pyfuse3.Operations):
         refs.pop(fid, None)
         self._attrs.pop(node, None)
         self._drop_if_orphan(node)
-        self._end_if_unused(node >> FID_BITS)
 
     def _drop_if_orphan(self, node: int) -> None:
         number, fid = node >> FID_BITS, node & FID_MASK
@@ -224,13 +225,15 @@ class Overlay(pyfuse3.Operations):
             self._branches[number].live.forget(fid)
 
     def _end_if_unused(self, number: int) -> None:
-        if number in self.names.values() or self._refs.get(number):
+        if any(node >> FID_BITS == number for node in self._opens):
             return
-        mounted = self._branches.pop(number, None)
-        if mounted is not None:
-            del self._refs[number]
-            mounted.close()
-            mounted.ended()
+        # Not when the kernel has forgotten its last inode: without need it never does. Whoever
+        # still stands in a dropped branch gets ESTALE.
+        self._dropped.discard(number)
+        del self._refs[number]
+        mounted = self._branches.pop(number)
+        mounted.close()
+        mounted.ended()
 
     @guarded
     def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
@@ -420,6 +423,8 @@ class Overlay(pyfuse3.Operations):
         if mounted is not None and node not in self._opens:
             mounted.live.contents.release(node & FID_MASK)
             self._drop_if_orphan(node)
+            if node >> FID_BITS in self._dropped:
+                self._end_if_unused(node >> FID_BITS)
 
     @guarded
     def fsync(self, fh: int, datasync: bool) -> None:
@@ -443,13 +448,18 @@ class Overlay(pyfuse3.Operations):
             self._listings[fh] = (node, names)
         for at in range(start_id, len(names)):
             name, child = names[at]
-            try:
-                attr = self._attr(child)
-            except FileNotFoundError:
-                continue  # the base has lost it; a lookup of the name says so
+            if not self._is_there(node, name, child):
+                continue  # removed since: naming it would plant it in the kernel's cache again
+            attr = self._attr(child)
             if not pyfuse3.readdir_reply(token, pyfuse3.FileNameT(name), attr, at + 1):
                 return
             self._entry(child)
+
+    def _is_there(self, node: int, name: bytes, child: int) -> bool:
+        if node == ROOT:
+            return self.names.get(name) == child >> FID_BITS
+        live, fid = self._at(node)
+        return live.tree.entries(fid).get(name) == child & FID_MASK
 
     def _list(self, node: int) -> list[tuple[bytes, int]]:
         if node == ROOT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from branchkit.workspace import edit
@@ -20,9 +21,10 @@ def graft(live: Live, removed: Iterable[str], entries: Sequence[Entry], content:
     A file is always made anew: written in place it would also change under its other hard links,
     of which all that still are its links stand in ``entries`` too.
     """
-    for path in sorted(removed, reverse=True):  # what is in a directory goes before it
+    in_order, removed = sorted(entries), sorted(removed, reverse=True)
+    around = _times_around(live, [*removed, *(e.path for e in in_order)])
+    for path in removed:  # what is in a directory goes before it
         _remove(live, path)
-    in_order = sorted(entries)
     for entry in in_order:
         if entry.path:
             _clear_way(live, entry)
@@ -32,6 +34,17 @@ def graft(live: Live, removed: Iterable[str], entries: Sequence[Entry], content:
             _make(live, entry, made, content)
     for entry in reversed(in_order):  # parents last: making children changed their times
         _set_meta(live, entry)
+    for path in around.keys() - {e.path for e in in_order} - set(removed):
+        live.commit(edit.meta(live.tree, find(live, path), time.time_ns(), mtime_ns=around[path]))
+
+
+def _times_around(live: Live, paths: Iterable[str]) -> dict[str, int]:
+    """mtimes of the directories that hold ``paths``: making a file anew must not change them."""
+    times: dict[str, int] = {}
+    for parent in {path.rpartition("/")[0] for path in paths if path}:
+        with suppress(FileNotFoundError, NotADirectoryError):  # it will be made
+            times[parent] = live.tree.get(find(live, parent)).mtime_ns
+    return times
 
 
 def find(live: Live, path: str) -> int:

@@ -132,17 +132,8 @@ class Copies:
         """The store with what the copy holds now in the branch's top layer."""
         directory = self.where(name)
         with self._store() as store:
-            known = self._known(name)
-            found = scan.scan(directory, known)
-            changed, removed = _differences(known, found)
-            if changed or removed:
-                graft(store.live(name), removed, changed, lambda entry: directory / entry.path)
-            self._remember(name, found)
+            self._remember(name, absorb(store, name, directory, self._manifest(name)))
             yield store
-
-    def _known(self, name: str) -> dict[str, Entry]:
-        lines = self._manifest(name).read_bytes().splitlines()
-        return {entry.path: entry for entry in (Entry(*json.loads(line)) for line in lines)}
 
     def _remember(self, name: str, found: Sequence[Entry]) -> None:
         lines = [json.dumps(entry, separators=(",", ":")) for entry in found]
@@ -152,6 +143,27 @@ class Copies:
         directory = self._directory(name)
         listing.build(directory, list(listing.entries(live)), lambda e: listing.content(live, e))
         self._remember(name, scan.scan(directory))
+
+
+def absorb(store: Store, name: str, directory: Path, manifest: Path) -> list[Entry]:
+    """Log what changed in a copy since its ``manifest`` was written; returns what it holds now."""
+    lines = manifest.read_bytes().splitlines()
+    known = {entry.path: entry for entry in (Entry(*json.loads(line)) for line in lines)}
+    found = scan.scan(directory, known)
+    changed, removed = _differences(known, found)
+    if changed or removed:
+        graft(store.live(name), removed, changed, lambda entry: directory / entry.path)
+    return found
+
+
+def absorb_all(store: Store) -> None:
+    """Take the copies of an earlier session without FUSE into their branches, and remove them."""
+    for manifest in (store.path / "copies").glob("*.manifest"):
+        directory = manifest.with_suffix("")
+        if directory.name in store.named:
+            absorb(store, directory.name, directory, manifest)
+        manifest.unlink()
+        shutil.rmtree(directory)
 
 
 def _differences(

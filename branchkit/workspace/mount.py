@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -41,7 +42,8 @@ class Remote:
         self._connection = connection
         self._turn = threading.Lock()
         self._pending = b""
-        self.pid: int = self.call("hello")["pid"]
+        self.pid = _peer(connection)
+        self.call("hello")
 
     def call(self, op: str, **arguments: Any) -> dict[str, Any]:
         """The daemon's reply to one request; its errors are raised here."""
@@ -268,10 +270,31 @@ class Workspaces:
     def stop(self) -> None:
         """Bring everything to the disk, unmount and end the daemon (`branchkit umount`)."""
         if isinstance(self._door, Remote):
-            with suppress(DaemonGone):  # it left first: the end is the same
-                self._door.call("stop")
-            _wait_until_free(self.store)
+            with suppress(ProcessLookupError):  # it left first: the end is the same
+                process = os.pidfd_open(self._door.pid)
+                try:
+                    with suppress(DaemonGone):
+                        self._door.call("stop")
+                    _wait_for_end(process, self.store)
+                finally:
+                    os.close(process)
         self._door.close()
+
+
+def _peer(connection: socket.socket) -> int:
+    """The pid of the daemon as this process sees it (also from another pid namespace)."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], sys.byteorder)
+
+
+def _wait_for_end(process: int, store: Path) -> None:
+    waiting = select.poll()
+    waiting.register(process, select.POLLIN)
+    if not waiting.poll(START_TIMEOUT_S * 1000):
+        raise DaemonGone(
+            f"the process that serves {store} was told to end and does not",
+            hint=f"end it: fuser -k {store / 'daemon.lock'}",
+        )
 
 
 def _daemon(store: Path, linger_s: float) -> Remote:
@@ -354,10 +377,11 @@ def _start(store: Path, linger_s: float) -> None:
             hint=f"see {store / 'daemon.log'}",
         )
     reply = json.loads(line)
+    if "error" in reply:
+        process.wait()
+        _raise(reply)
     # It outlives this process on purpose. The thread reaps it, so no zombie stays.
     threading.Thread(target=process.wait, name="daemon-exit", daemon=True).start()
-    if "error" in reply:
-        _raise(reply)
 
 
 def _environment() -> dict[str, str]:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from branchkit.errors import WorkspaceError
 
 
-def is_stale(point: Path) -> bool:
-    """Whether a mount whose daemon died lies on ``point`` (every path in it: ENOTCONN)."""
+class Mount(NamedTuple):
+    """One line of /proc/self/mountinfo."""
+
+    point: Path
+    kind: str
+
+
+def mounts() -> list[Mount]:
+    """What is mounted where, as this process sees it; nothing where there is no /proc."""
     try:
-        os.stat(point)
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.EIO, errno.ECONNABORTED)
-    return False
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except FileNotFoundError:
+        return []  # not Linux: no way to tell, and no FUSE backend either
+    found = []
+    for line in lines:
+        front, _, back = line.partition(b" - ")
+        # A blank, a tab, a newline and a backslash are written as octal escapes.
+        escaped = front.split(b" ")[4].decode("latin-1").encode().decode("unicode_escape")
+        point = os.fsdecode(escaped.encode("latin-1"))
+        found.append(Mount(Path(point), back.split(b" ")[0].decode()))
+    return found
 
 
 def clear(point: Path) -> None:
-    """Take dead mounts away from ``point``, also when somebody still stands in one."""
-    for _ in range(16):  # each daemon that died leaves one
-        if not is_stale(point):
-            return
+    """Take the mounts of dead daemons away from ``point``, also when somebody stands in one.
+
+    Call it under the daemon's lock: then every FUSE mount there is a dead one. (Asking the mount
+    itself would not tell: the kernel answers stat(2) from what it remembers.)
+    """
+    for _ in [mount for mount in mounts() if mount.point == point and "fuse" in mount.kind]:
         if os.geteuid() == 0:
             command = ["umount", "-l", os.fspath(point)]
         else:
@@ -37,7 +53,6 @@ def clear(point: Path) -> None:
                 f"{point} is a mount whose daemon died; {command[0]}: {done.stderr.strip()}",
                 hint=f"unmount it as its owner: fusermount3 -uz {point}",
             )
-    raise WorkspaceError(f"{point} stays a dead mount", hint=f"run: umount -l {point}")
 
 
 def bind(listener: socket.socket, path: Path) -> None:

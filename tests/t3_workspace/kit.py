@@ -1,0 +1,62 @@
+"""What the workspace tests share: git as a fixed person, pictures of trees, daemons by store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from branchkit.workspace import Workspaces
+
+Open = Callable[..., Workspaces]
+
+
+def daemons(folder: Path) -> list[int]:
+    """Pids of the daemons that serve a store below ``folder``."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = line.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has just gone
+        if b"branchkit.workspace.daemon" in words and os.fsencode(folder) in b"\0".join(words):
+            found.append(int(line.parent.name))
+    return found
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """What git says, as a fixed person at a fixed time."""
+    when = "2026-01-01T00:00:00Z"
+    person = {"NAME": "a", "EMAIL": "a@example.org", "DATE": when}
+    env = {f"GIT_{role}_{k}": v for role in ("AUTHOR", "COMMITTER") for k, v in person.items()}
+    command = ["git", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env={**os.environ, **env, "GIT_CONFIG_GLOBAL": "/dev/null"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+def picture(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything that a byte-identical copy of a tree must have, by path."""
+    seen: dict[int, str] = {}
+    found: dict[str, tuple[object, ...]] = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        info = path.lstat()
+        name = str(path.relative_to(root))
+        content: object = None
+        if path.is_symlink():
+            content = os.readlink(path)
+        elif path.is_file():
+            content = path.read_bytes()
+        names = os.listxattr(path, follow_symlinks=False)
+        xattrs = {n: os.getxattr(path, n, follow_symlinks=False) for n in sorted(names)}
+        twin = "" if path.is_dir() and not path.is_symlink() else seen.setdefault(info.st_ino, name)
+        found[name] = (oct(info.st_mode), info.st_mtime_ns, content, str(xattrs), twin)
+    return found

@@ -1,0 +1,104 @@
+"""The Merkle hash: what it sees, and what it must not see."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from branchkit.workspace import VOLATILE, gitindex, tree_hash
+
+from .kit import git
+
+
+def small(root: Path) -> Path:
+    root.mkdir()
+    (root / "file").write_text("text")
+    (root / "folder").mkdir()
+    (root / "link").symlink_to("file")
+    os.setxattr(root / "file", "user.a", b"1")
+    return root
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: (r / "file").write_text("texT"),
+        lambda r: (r / "file").chmod(0o600),
+        lambda r: (r / "folder").chmod(0o700),
+        lambda r: (r / "file").rename(r / "file2"),
+        lambda r: (r / "empty").mkdir(),
+        lambda r: (r / "folder").rmdir(),
+        lambda r: os.setxattr(r / "file", "user.a", b"2"),
+        lambda r: os.setxattr(r / "folder", "user.a", b"2"),
+        lambda r: ((r / "link").unlink(), (r / "link").symlink_to("folder")),
+        lambda r: ((r / "link").unlink(), (r / "link").write_text("file")),
+    ],
+)
+def test_every_change_of_behaviour_changes_it(
+    tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    root = small(tmp_path / "r")
+    before = tree_hash(root)
+    change(root)
+    assert tree_hash(root) != before
+    assert before.startswith("sha256:")
+
+
+def test_times_and_inode_numbers_do_not_count(tmp_path: Path) -> None:
+    root = small(tmp_path / "r")
+    before = tree_hash(root)
+    shutil.copytree(root, tmp_path / "s", symlinks=True)
+    for path in (tmp_path / "s").rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    assert tree_hash(tmp_path / "s") == before
+
+
+def test_what_is_volatile_does_not_count(tmp_path: Path) -> None:
+    """ARCHITECTURE "Equal behaviour must give equal hashes": index, reflogs, byte code."""
+    root = small(tmp_path / "r")
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", "file")
+    git(root, "commit", "-q", "-m", "one")
+    before = tree_hash(root)
+    (root / "__pycache__").mkdir()
+    (root / "__pycache__" / "x.cpython-311.pyc").write_bytes(b"x")
+    (root / "old.pyc").write_bytes(b"x")
+    with (root / ".git" / "logs" / "HEAD").open("a") as log:
+        log.write("more\n")
+    index = (root / ".git" / "index").read_bytes()
+    os.utime(root / "file", (5, 5))
+    git(root, "update-index", "--refresh")
+    assert (root / ".git" / "index").read_bytes() != index
+    assert tree_hash(root) == before
+    git(root, "update-index", "--chmod=+x", "file")
+    assert tree_hash(root) != before
+    assert any("index" in rule for rule in VOLATILE)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_the_index_is_read_as_git_reads_it(tmp_path: Path, version: int) -> None:
+    root = tmp_path
+    git(root, "init", "-q")
+    for name in ("a", "ab/c", "ab/cd", "ab/cd2", "z" * 100, "naïve"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(name)
+    git(root, "add", "a", "ab", "z" * 100, "naïve")
+    if version == 3:
+        (root / "later").write_text("x")
+        git(root, "add", "-N", "later")
+    git(root, "update-index", f"--index-version={version}")
+    data = (root / ".git" / "index").read_bytes()
+    assert data[7] == version
+    found = [f"{e.mode:o} {e.sha.hex()} {e.path.decode()}" for e in gitindex.entries(data)]
+    listed = git(root, "ls-files", "-s", "-z").split("\0")[:-1]
+    assert found == [line.replace(" 0\t", " ") for line in listed]
+
+
+def test_what_is_no_index_is_refused() -> None:
+    for data in (b"", b"DIRC", b"x" * 64, b"DIRC" + bytes(3) + b"\x05" + bytes(40)):
+        with pytest.raises(ValueError, match="index"):
+            list(gitindex.entries(data))
