@@ -25,7 +25,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 # What zipfile raises on damaged bytes: a bad checksum or header, a broken stream, a cut member, a
 # flag or method that it does not know, a name that is no text, an offset outside the file.
 _DAMAGED = (
-    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError,
+    OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError,
+    ValueError,
 )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journals import NOW, any_json, journal, names, payloads, replied, structs
+from journals import NOW, journal, replied
+from wild import any_json, names, payloads, structs
 
 from branchkit.errors import InputRefused
 from branchkit.journal.chain import HEAD, HEAD_BYTES, Sealed, line_problem, link, parse_line, seal
