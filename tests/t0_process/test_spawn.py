@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from living import all_end, marked, parent_of
 
 from branchkit.errors import ToolError
 from branchkit.process import spawn
+from branchkit.supervise import descendants
 
 # A family of three: the shell, a child in its group, a child that left its session.
 FAMILY = "setsid sleep {0} & sleep {0} & echo ready; wait"
@@ -85,7 +87,7 @@ def test_stop_kills_what_ignores_sigterm_and_what_left_the_session(marker: str) 
     with spawn(["sh", "-c", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        assert len(marked(marker)) >= 3
+        assert len(descendants(child.pid)) >= 2
         assert child.stop(grace_s=0.1) == -signal.SIGKILL
         assert marked(marker) == []  # at once: stop returns after the last is reaped
 
@@ -140,15 +142,16 @@ def test_a_forked_copy_of_the_process_can_spawn_too() -> None:
 
 
 PARENT = """
-import signal, subprocess, sys, threading
+import signal, subprocess, sys
 from branchkit.process import spawn
 child = spawn(["sh", "-c", sys.argv[1]], stdout=subprocess.PIPE)
 child.stdout.readline()
 print("up", flush=True)
+sys.stdin.readline()
 {ending}
 """
 ENDINGS = {
-    "waits": "threading.Event().wait()",
+    "waits": "",
     "returns": "",
     "raises": "raise RuntimeError",
     "interrupted": "signal.raise_signal(signal.SIGINT)",
@@ -156,20 +159,35 @@ ENDINGS = {
 }
 
 
-def start_parent(marker: str, ending: str) -> subprocess.Popen[str]:
+@contextmanager
+def parent_with_family(
+    marker: str, ending: str
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process that spawned a family, and the pids below it; killed at the latest at the end."""
     argv = [sys.executable, "-c", PARENT.format(ending=ending), FAMILY.format(marker)]
-    parent = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "up\n"
-    return parent
+    parent = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with parent:
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "up\n"
+            # By parentage: a command line reads as empty in the middle of an exec.
+            family = descendants(parent.pid)
+            assert len(family) >= 4  # supervisor, shell, two sleeps
+            yield parent, family
+        finally:
+            parent.kill()  # or leaving the `with` would wait for it for ever
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSEGV])
 def test_nothing_is_left_after_the_parent_is_killed(marker: str, number: signal.Signals) -> None:
     """N02: a real SIGKILL of the parent; children, grandchildren and runaways are gone."""
-    with start_parent(marker, ENDINGS["waits"]) as parent:
-        family = [pid for pid in marked(marker) if pid != parent.pid]
-        assert len(family) >= 4  # supervisor, shell, two sleeps
+    with parent_with_family(marker, ENDINGS["waits"]) as (parent, family):
         parent.send_signal(number)
         assert parent.wait(15) != 0
         assert all_end(family)
@@ -177,8 +195,9 @@ def test_nothing_is_left_after_the_parent_is_killed(marker: str, number: signal.
 
 @pytest.mark.parametrize("ending", ["returns", "raises", "interrupted", "exits hard"])
 def test_nothing_is_left_after_the_parent_ends_by_itself(marker: str, ending: str) -> None:
-    with start_parent(marker, "import time; sys.stdin.readline();" + ENDINGS[ending]) as parent:
-        family = [pid for pid in marked(marker) if pid != parent.pid]
+    with parent_with_family(marker, ENDINGS[ending]) as (parent, family):
+        assert parent.stdin is not None
+        parent.stdin.close()  # it goes on when its input ends
         parent.wait(15)
         assert all_end(family)
 

@@ -17,6 +17,7 @@ from living import all_end, marked
 
 from branchkit.errors import BranchkitError, UsageError
 from branchkit.process import WorkerDied, Workers
+from branchkit.supervise import descendants
 
 
 @pytest.fixture
@@ -129,7 +130,8 @@ import sys; sys.path.insert(0, sys.argv[1])
 import worker_tasks
 from branchkit.process import Workers
 workers = Workers(2)
-futures = [workers.submit(worker_tasks.announce_and_hang, *sys.argv[2:]) for _ in range(2)]
+marker, *fifos = sys.argv[2:]
+futures = [workers.submit(worker_tasks.announce_and_hang, fifo, marker) for fifo in fifos]
 print("up", flush=True)
 futures[0].result()
 """
@@ -137,16 +139,21 @@ futures[0].result()
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_and_no_grandchild_outlives_a_killed_parent(
-    fifo: str, marker: str, number: signal.Signals
+    tmp_path: Path, marker: str, number: signal.Signals
 ) -> None:
     """N02: SIGKILL of the process that holds the workers."""
-    argv = [sys.executable, "-c", PARENT, str(Path(__file__).parent), fifo, marker]
+    fifos = [str(tmp_path / name) for name in ("first", "second")]
+    for each in fifos:
+        os.mkfifo(each)
+    argv = [sys.executable, "-c", PARENT, str(Path(__file__).parent), marker, *fifos]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
-        pids = [read_pid(fifo)]
-        while len(pids) < 2:
-            pids += [int(line) for line in Path(fifo).read_text().split()]
-        family = [*pids, *(pid for pid in marked(marker) if pid != parent.pid)]
-        assert len(family) >= 4
-        parent.send_signal(number)
-        parent.wait(20)
-        assert all_end(family)
+        try:
+            pids = {read_pid(each) for each in fifos}
+            family = descendants(parent.pid)
+            assert pids < set(family)
+            assert len(family) >= 6  # two of each: supervisor, worker, grandchild
+            parent.send_signal(number)
+            parent.wait(20)
+            assert all_end(family)
+        finally:
+            parent.kill()  # or leaving the `with` would wait for it for ever

@@ -465,12 +465,14 @@ def test_nothing_is_left_after_a_sigkill_of_the_branchs_process(
     os.mkfifo(workspace / "fifo")
     argv = [sys.executable, "-c", PARENT, str(workspace), isolated]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        server = int(parent.stdout.readline())
-        (workspace / "fifo").read_text()
-        family = [server, *descendants(server)]
-        assert len(family) >= 4
-        parent.kill()
+        try:
+            assert parent.stdout is not None
+            server = int(parent.stdout.readline())
+            (workspace / "fifo").read_text()
+            family = [server, *descendants(server)]
+            assert len(family) >= 4
+        finally:
+            parent.kill()
         assert ended(family)
 
 
