@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test check format lock clean
+.PHONY: setup demo test test-fs check format lock clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,10 @@ demo: setup
 
 test: check
 	$(BIN)/pytest $(SUITES)
+
+# The overlay alone, mounted and unmounted, killed and copied.
+test-fs: setup
+	$(BIN)/pytest tests/t3_workspace
 
 check: setup
 	$(BIN)/ruff format --check .
