@@ -265,9 +265,8 @@ def _fork(options: argparse.Namespace) -> int:
 
     chosen = _fork_options(options)
     with open_run(options.file) as run:
-        arms = len(options.swap) + (not options.no_control or not options.swap)
-        calls = estimate(run.recorded, options.turn, arms, Options(**chosen))
-        print(f"{arms} arms × {options.n} branches: at most {calls} model calls", file=sys.stderr)
+        calls = estimate(run.recorded, options.turn, options.swap, Options(**chosen))
+        print(f"at most {calls} model calls", file=sys.stderr)
         found = run.fork(options.turn, swap=options.swap, progress=_progress, **chosen)
         _print(options, found.to_json(), lambda: comparison_text(found))
     return EXIT_INTERRUPTED if found.partial else EXIT_OK

@@ -202,7 +202,7 @@ class Comparison:
     def map(self, width: int = 100) -> str:
         """The text map of divergence: branches by turns."""
         rows = [(view.row.arm, view.row.vector) for view in self.branches]
-        return text_map(rows, self.record_vector, width=width)
+        return text_map(rows, self.record_vector, width=width, start=self.facts.turn + 1)
 
     def verdicts(self) -> list[str]:
         """One sentence an arm: what may and what may not be concluded."""

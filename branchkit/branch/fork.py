@@ -282,8 +282,11 @@ def _bytes_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def estimate(recorded: Recorded, turn: int, arms: int, options: Options) -> int:
-    """The largest number of model calls that a fork can make."""
+def estimate(recorded: Recorded, turn: int, swaps: Sequence[str], options: Options) -> int:
+    """The largest number of model calls that a fork can make. Raises what ``fork`` would."""
+    _refuse_nonsense(options)
+    recorded.check_turn(turn, 0, recorded.turns)
+    arms = len(_arms(recorded, swaps, options))
     turns = options.max_turns or recorded.turns - turn + 10
     if options.max_calls is not None:
         turns = min(turns, options.max_calls)

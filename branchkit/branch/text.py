@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from branchkit.branch.comparison import BranchView, Comparison
@@ -81,7 +82,7 @@ def comparison_text(comparison: Comparison, *, width: int = WIDTH) -> str:
     lines += ["", *_group_lines(comparison)]
     for sentence in comparison.verdicts():
         lines += ["", *textwrap.wrap(sentence, width)]
-    lines += [f"error: {error}" for error in _errors(comparison.branches)]
+    lines += _trouble_lines(comparison.branches)
     lines += [
         "",
         f"parent {'unchanged' if comparison.parent_unchanged else 'CHANGED'}; "
@@ -112,5 +113,10 @@ def _group_lines(comparison: Comparison) -> Iterator[str]:
         yield f"  ×{group.count:<4} {words[group.ok]:<10} {(group.workspace or 'not hashed')[:23]}…"
 
 
-def _errors(views: Sequence[BranchView]) -> list[str]:
-    return sorted({view.result.error for view in views if view.result.error is not None})
+def _trouble_lines(views: Sequence[BranchView]) -> list[str]:
+    """What kept branches from ending by themselves, each reason once with its number."""
+    ends = [view.result for view in views]
+    reasons = Counter(
+        end.error or f"{end.status}: {end.reason}" for end in ends if end.status != "completed"
+    )
+    return [f"×{count} did not complete: {reason}" for reason, count in sorted(reasons.items())]

@@ -32,17 +32,24 @@ class _Row(NamedTuple):
     cells: str
 
 
-def text_map(rows: Sequence[tuple[str, Vector]], record: Vector, *, width: int = 100) -> str:
+def text_map(
+    rows: Sequence[tuple[str, Vector]],
+    record: Vector,
+    *,
+    width: int = 100,
+    start: int | None = None,
+) -> str:
     """The map as lines, none longer than ``width``; UsageError below 24.
 
     ``rows`` are (arm, live turns of one branch). Arms stand in the order of their first branch,
     rows by first divergence (those that never left come last), equal rows once with their number.
-    Turns before the first live one of all branches are left out: they were replayed. A map wider
+    Turns before ``start`` (left out: the first live one of any branch) were replayed and are not
+    shown. A map wider
     than ``width`` goes on in a second panel below.
     """
     if width < MIN_WIDTH:
         raise UsageError(f"a map needs a width of {MIN_WIDTH} or more, not {width}")
-    turns = _axis([vector for _, vector in rows], record)
+    turns = _axis([vector for _, vector in rows], record, start)
     if not rows or not turns:
         return "No live turns to show.\n"
     parent = by_turn(record)
@@ -67,9 +74,9 @@ def _start(vector: Vector, turns: range) -> int:
     return vector[0].turn if vector else turns[0]
 
 
-def _axis(vectors: Sequence[Vector], record: Vector) -> range:
+def _axis(vectors: Sequence[Vector], record: Vector, start: int | None) -> range:
     """All turns from the first live one of any branch to the last that anyone has."""
-    starts = [vector[0].turn for vector in vectors if vector]
+    starts = [vector[0].turn for vector in vectors if vector] if start is None else [start]
     ends = [vector[-1].turn for vector in [*vectors, record] if vector]
     if not ends:
         return range(0)
