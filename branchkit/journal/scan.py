@@ -155,12 +155,19 @@ def read(path: Path) -> tuple[list[Event], list[Damage]]:
 
 def damage_error(path: Path, damage: Damage) -> JournalDamaged:
     """The error that a verb raises when it cannot work with a damaged journal."""
-    intact = {0: "no event is intact", 1: "event 0 is intact"}.get(
-        damage.seq, f"events 0..{damage.seq - 1} are intact"
-    )
-    reads = f": `branchkit show {path.name}` reads what is" if damage.seq else ""
     return JournalDamaged(
         f"{path.name} line {damage.line}, byte {damage.offset}, event {damage.seq}: "
         f"{damage.code}: {damage.detail}",
-        hint=f"{intact}{reads}; get the rest from a copy",
+        hint=_remedy(path, damage),
     )
+
+
+def _remedy(path: Path, damage: Damage) -> str:
+    if damage.code == "beyond_anchor":
+        return "if the run went on after the anchor was kept, keep a new one; else cut them off"
+    if damage.code == "anchor_mismatch":
+        return "the chain in itself is intact: compare it with a copy, or look for the right anchor"
+    if damage.seq == 0:
+        return "no event is intact: get the file from a copy"
+    intact = "event 0 is" if damage.seq == 1 else f"events 0..{damage.seq - 1} are"
+    return f"{intact} intact: `branchkit show {path.name}` reads what is; get the rest from a copy"

@@ -243,8 +243,14 @@ def test_the_error_names_the_place_and_the_prefix(sample: Sample) -> None:
     assert "line 3" in error.message
     assert "seq_gap" in error.message
     assert "0..1 are intact" in error.hint
-    nothing = damage_error(sample.path, damage._replace(seq=0))
-    assert "no event is intact" in nothing.hint
+    hints = {
+        "no event is intact": damage._replace(seq=0),
+        "event 0 is intact": damage._replace(seq=1),
+        "keep a new one": damage._replace(code="beyond_anchor"),
+        "chain in itself is intact": damage._replace(code="anchor_mismatch"),
+    }
+    for hint, other in hints.items():
+        assert hint in damage_error(sample.path, other).hint
 
 
 def test_an_intact_line_of_a_newer_version_is_an_error_not_damage(

@@ -171,7 +171,7 @@ def test_two_recordings_of_one_run_have_one_logical_hash(tmp_path: Path) -> None
             "provider_call_ids": [name],
             "duration_ms": duration,
         }
-        writer.append(replied(1, **own), turn=1, step_id="t0001")
+        writer.append(replied(1, duration_ms=duration, **own), turn=1, step_id="t0001")
         writer.close()
         records.append(fold(None, read(path)[0]))
     assert records[0].logical == records[1].logical
@@ -183,7 +183,7 @@ def test_two_recordings_of_one_run_have_one_logical_hash(tmp_path: Path) -> None
 def test_the_turn_and_the_step_count_and_time_and_run_do_not(payload: Payload) -> None:
     """R7: for every kind; what is declared volatile is a field of it."""
     first = event(payload)
-    elsewhere = {"run_id": "other", "prev_event_hash": "sha256:" + "1" * 64}
+    elsewhere: dict[str, Any] = {"run_id": "other", "prev_event_hash": "sha256:" + "1" * 64}
     moved = event(payload, seq=9, recorded_at="later", **elsewhere)
     assert logical_hash(moved) == logical_hash(first)
     assert logical_hash(event(payload, turn=2)) != logical_hash(first)
