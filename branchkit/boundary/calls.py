@@ -7,11 +7,15 @@ take letters, digits, ``_`` and ``-`` only.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, NamedTuple
 
 import orjson
 
 from branchkit.journal.events import Message, call_step
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Call(NamedTuple):
@@ -45,13 +49,28 @@ def native_calls(message: Message, turn: int) -> list[Call]:
     ]
 
 
+def _parsed(text: str) -> Any:
+    """The JSON value that ``text`` spells. Raises ValueError."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # Half a surrogate pair as an escape is JSON, and models do write it; orjson refuses it.
+        if not _HALF.search(text):
+            raise
+        return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
 def _call(call_id: str, function: dict[str, Any]) -> Call:
     name, raw = str(function.get("name", "")), function.get("arguments", "")
     if isinstance(raw, dict):
         return Call(call_id, name, raw)
     try:
-        arguments = orjson.loads(raw or "{}")
-    except orjson.JSONDecodeError as error:
+        arguments = _parsed(raw or "{}")
+    except ValueError as error:
         return Call(call_id, name, None, f"The arguments of {name} are not JSON: {error}")
     if not isinstance(arguments, dict):
         return Call(call_id, name, None, f"The arguments of {name} are not a JSON object")

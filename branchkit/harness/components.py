@@ -5,6 +5,7 @@ The text travels in the journal, so a fork on another machine needs no file of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
@@ -108,10 +109,13 @@ def parse_sampling(spec: str) -> dict[str, float]:
         try:
             settings[name] = float(value)
         except ValueError:
+            settings[name] = math.nan
+        # "nan" and "inf" are numbers to Python, and no JSON.
+        if not name or not math.isfinite(settings[name]):
             raise UsageError(
                 f"sampling {part!r} is no NAME:NUMBER",
                 hint="write temperature:0.7, or slip:0.2 for the stand-in",
-            ) from None
+            )
     return settings
 
 

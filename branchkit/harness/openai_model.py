@@ -5,12 +5,19 @@ The key comes from ``OPENAI_API_KEY`` at the moment of the call and is never par
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import orjson
 
 from branchkit.boundary.model import ModelReply, ModelRequest
 from branchkit.errors import ModelError, UsageError
+from branchkit.harness.tools import clean_value
 from branchkit.journal.events import Message
 
 DEFAULT_URL = "https://api.openai.com/v1"
@@ -19,11 +26,51 @@ ATTEMPTS = 4
 _RETRIED = {408, 409, 429, 500, 502, 503, 504, 529}
 
 
+def pause_s(attempt: int) -> float:
+    """How long to wait before attempt 1, 2, 3 after the first one: 0.5, 2, 8 seconds."""
+    return 0.5 * 4.0 ** (attempt - 1)
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+    type: str = "function"
+
+
+class _Message(msgspec.Struct):
+    """What is kept of a reply's message; whatever else a provider adds is left out."""
+
+    role: str = "assistant"
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[_Call] | None = None
+    refusal: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    usage: dict[str, Any] | None = None
+    model: str | None = None
+    id: str | None = None
+
+
 class OpenAIModel:
     """A chat-completions endpoint. Over-load and rate limits are waited out, four times at most."""
 
-    def __init__(self, spec: str) -> None:
-        """Raises UsageError if the spec has no model name."""
+    def __init__(self, spec: str, *, pause_s: Callable[[int], float] = pause_s) -> None:
+        """``pause_s`` gives the seconds before each further attempt.
+
+        Raises UsageError if the spec has no model name, or a URL that is none or holds a password.
+        """
         import httpx2
 
         name, _, url = spec.removeprefix("openai:").partition("@")
@@ -31,9 +78,10 @@ class OpenAIModel:
             raise UsageError(
                 f"{spec!r} names no model", hint="write openai:NAME or openai:NAME@URL"
             )
+        self._url = _checked(url or DEFAULT_URL).rstrip("/")
         self.spec = spec
         self._name = name
-        self._url = (url or DEFAULT_URL).rstrip("/")
+        self._pause_s = pause_s
         self._client = httpx2.Client(timeout=TIMEOUT_S)
 
     def describe(self) -> dict[str, Any]:
@@ -50,31 +98,33 @@ class OpenAIModel:
             "model": self._name,
             "messages": [_on_the_wire(message) for message in request.messages],
             "seed": request.seed,
-            **request.sampling,
+            **{name: _number(value) for name, value in request.sampling.items()},
         }
         if request.tools:
             body["tools"] = request.tools
-        return _read(self._post(body))
+        return self._post(orjson.dumps(clean_value(body)))
 
-    def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, body: bytes) -> ModelReply:
         import httpx2
 
-        key = os.environ.get("OPENAI_API_KEY")
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        key = _key()
+        headers = {"content-type": "application/json"}
+        if key:
+            headers["authorization"] = f"Bearer {key}"
         problem = ""
         for attempt in range(ATTEMPTS):
             if attempt:
-                time.sleep(_pause_s(attempt))
+                time.sleep(self._pause_s(attempt))
             try:
                 answer = self._client.post(
-                    f"{self._url}/chat/completions", json=body, headers=headers
+                    f"{self._url}/chat/completions", content=body, headers=headers
                 )
-            except httpx2.TransportError as error:
-                problem = f"{type(error).__name__}: {error}"
+            except httpx2.RequestError as error:
+                problem = _without(key, f"{type(error).__name__}: {error}")
                 continue
             if answer.status_code == 200:
-                return _json(answer.text, self._url)
-            problem = f"HTTP {answer.status_code}: {answer.text[:300]}"
+                return self._read(answer.content, key)
+            problem = f"HTTP {answer.status_code}: {_excerpt(answer.content, key)}"
             if answer.status_code not in _RETRIED:
                 break
         raise ModelError(
@@ -82,56 +132,87 @@ class OpenAIModel:
             hint="check the URL, OPENAI_API_KEY and the network; `branchkit doctor` tries it",
         )
 
-
-def _pause_s(attempt: int) -> float:
-    return 0.5 * 4.0 ** (attempt - 1)
-
-
-def _json(text: str, url: str) -> dict[str, Any]:
-    import orjson
-
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict) or not value.get("choices"):
-        raise ModelError(
-            f"{url} answered with no completion: {text[:300]}",
-            hint="is this a chat-completions endpoint?",
+    def _read(self, body: bytes, key: str) -> ModelReply:
+        try:
+            completion = msgspec.convert(_json(body), _Completion)
+            choice = completion.choices[0]
+        except (ValueError, IndexError, RecursionError, msgspec.ValidationError):
+            raise ModelError(
+                f"{self._url} answered with no completion: {_excerpt(body, key)}",
+                hint="is this a chat-completions endpoint?",
+            ) from None
+        plain: Message = msgspec.to_builtins(choice.message)
+        message = {"content": ""} | {k: v for k, v in plain.items() if v is not None}
+        usage = completion.usage or {}
+        return ModelReply(
+            message=message,
+            finish_reason=choice.finish_reason or "",
+            usage={name: value for name, value in usage.items() if isinstance(value, int)},
+            served_model=completion.model or "",
+            provider_id=completion.id or "",
         )
-    return value
+
+
+def _checked(url: str) -> str:
+    """``url`` if it can be asked and recorded."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # it is read, and found to be wrong, only when it is asked for
+    except ValueError as error:
+        raise UsageError(f"{url!r} is no URL: {error}", hint="write http(s)://HOST/v1") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url!r} is no URL", hint="write http(s)://HOST/v1")
+    if parts.username or parts.password:
+        raise UsageError(
+            f"the URL of {parts.hostname} holds a user name or password, and specs are recorded",
+            hint="put the key into OPENAI_API_KEY",
+        )
+    return url
+
+
+def _key() -> str:
+    key = os.environ.get("OPENAI_API_KEY", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        # An HTTP library that cannot send a header quotes it in its error.
+        raise ModelError(
+            "OPENAI_API_KEY holds characters that cannot be sent", hint="is it one line of ASCII?"
+        )
+    return key
+
+
+def _excerpt(body: bytes, key: str) -> str:
+    """The beginning of what a provider said. Some repeat the key in what they say about it."""
+    return _without(key, body.decode("utf-8", "replace"))[:300]
+
+
+def _without(key: str, text: str) -> str:
+    return text.replace(key, "[OPENAI_API_KEY]") if key else text
+
+
+def _json(body: bytes) -> Any:
+    """``body`` as a JSON value. Raises ValueError."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        # A reply cut in the middle of an emoji ends in half a surrogate pair, as an escape. That is
+        # JSON, and the reply was paid for; orjson refuses it.
+        return json.loads(body)
 
 
 def _on_the_wire(message: Message) -> Message:
-    """The message with call ids that every provider takes, and without lone surrogates."""
+    """The message with call ids that every provider takes: without dots."""
     wire = dict(message)
     if "tool_call_id" in wire:
         wire["tool_call_id"] = _wire_id(wire["tool_call_id"])
     if wire.get("tool_calls"):
         wire["tool_calls"] = [{**call, "id": _wire_id(call["id"])} for call in wire["tool_calls"]]
-    if isinstance(wire.get("content"), str):
-        wire["content"] = wire["content"].encode("utf-8", "replace").decode()
     return wire
+
+
+def _number(value: Any) -> Any:
+    """``max_tokens`` and the like are refused as 50.0, and no setting is refused as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _wire_id(call_id: str) -> str:
     return call_id.replace(".", "-")
-
-
-def _read(answer: dict[str, Any]) -> ModelReply:
-    choice = answer["choices"][0]
-    message = {
-        key: value
-        for key, value in choice["message"].items()
-        if key in ("role", "content", "tool_calls", "refusal") and value is not None
-    }
-    message.setdefault("role", "assistant")
-    message.setdefault("content", "")
-    usage = answer.get("usage") or {}
-    return ModelReply(
-        message=message,
-        finish_reason=str(choice.get("finish_reason") or ""),
-        usage={name: value for name, value in usage.items() if isinstance(value, int)},
-        served_model=str(answer.get("model") or ""),
-        provider_id=str(answer.get("id") or ""),
-    )

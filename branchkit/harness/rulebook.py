@@ -76,7 +76,9 @@ class Rulebook:
         self._hash = digest(text.encode())
         try:
             self._rules = msgspec.convert(tomllib.loads(text), Rules).rule
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+            for rule in self._rules:
+                _check_patterns(rule)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, re.error) as error:
             raise UsageError(f"{spec}: {error}", hint="see `rulebook` in the docs") from None
 
     def describe(self) -> dict[str, Any]:
@@ -117,23 +119,32 @@ class Rulebook:
         )
 
 
+def _check_patterns(rule: Rule) -> None:
+    """Raise re.error now rather than in the middle of a run."""
+    names = re.compile(rule.find, re.M).groupindex if rule.find is not None else {}
+    for pattern in _patterns(rule):
+        re.compile(_filled(pattern, dict.fromkeys(names, "x")), re.M)
+
+
+def _patterns(rule: Rule) -> list[str]:
+    return [rule.unless] if isinstance(rule.unless, str) else rule.unless
+
+
 def _matches(rule: Rule, messages: list[Message], context: str) -> Iterator[dict[str, str]]:
     text = context if rule.within is None else _last_result(rule.within, messages)
-    unless = [rule.unless] if isinstance(rule.unless, str) else rule.unless
     found: Iterator[dict[str, str]] = iter([{}])
     if rule.find is not None:
-        found = (match.groupdict() for match in re.finditer(rule.find, text, re.M))
+        found = (match.groupdict("") for match in re.finditer(rule.find, text, re.M))
     for groups in found:
         escaped = {name: re.escape(value) for name, value in groups.items()}
-        if not any(re.search(_filled(pattern, escaped), context, re.M) for pattern in unless):
+        if not any(re.search(_filled(one, escaped), context, re.M) for one in _patterns(rule)):
             yield groups
 
 
 def _filled(value: Any, groups: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        for name, text in groups.items():
-            value = value.replace("{" + name + "}", text)
-        return value
+        # In one pass: the text of a branch or a file may look like a group of ours itself.
+        return re.sub(r"\{(\w+)\}", lambda found: groups.get(found[1], found[0]), value)
     if isinstance(value, dict):
         return {key: _filled(item, groups) for key, item in value.items()}
     return [_filled(item, groups) for item in value] if isinstance(value, list) else value

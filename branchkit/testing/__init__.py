@@ -1,1 +1,1 @@
-"""Fakes that are product: the scripted model server and friends, for tests of your own harness."""
+"""Fakes that are product, for tests of your own harness: ``model_server`` speaks real HTTP."""
