@@ -372,6 +372,8 @@ def work(fd: int) -> None:
                     raise
                 answer = _failure(error)
             connection.send_bytes(answer)
+    # Nothing is held any more: a late SIGTERM must not unwind the interpreter's own clean-up.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _failure(error: BaseException) -> bytes:
