@@ -15,22 +15,9 @@ from typing import NamedTuple
 from branchkit import disk
 from branchkit.workspace import edit, hashes, log
 from branchkit.workspace.base import Base
+from branchkit.workspace.changes import Change, Fill, Gone, Host, Resize, Write, decode, encode
 from branchkit.workspace.content import Contents, pwrite_all
-from branchkit.workspace.layers import (
-    INLINE_BYTES,
-    Change,
-    Fill,
-    Frozen,
-    Gone,
-    Host,
-    Hosted,
-    Rec,
-    Resize,
-    Tree,
-    Write,
-    decode,
-    encode,
-)
+from branchkit.workspace.layers import INLINE_BYTES, Frozen, Hosted, Rec, Tree
 
 
 class Tally(NamedTuple):

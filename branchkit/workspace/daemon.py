@@ -104,7 +104,9 @@ class Daemon:
 
     def leave(self) -> None:
         """End the service; first the kernel hands over its dirty pages, which an unmount loses."""
-        dirty = [node for name in self.overlay.names for node in self.overlay.dirty(name)]
+        dirty = [
+            node for name in self.overlay.nodes.names for node in self.overlay.nodes.dirty(name)
+        ]
         self._loop.aside(lambda: fuse.pull(dirty), fuse.stop)
 
     def close(self) -> None:
@@ -193,7 +195,7 @@ class Daemon:
                 raise UsageError(f"unknown request {other!r}", hint="client and daemon differ")
 
     def _show(self, row: Named) -> None:
-        self.overlay.add(
+        self.overlay.nodes.add(
             os.fsencode(row.name),
             row.number,
             load=lambda: self.store.live(row.name),
@@ -221,7 +223,7 @@ class Daemon:
         def answer() -> None:
             self._guard(client, lambda: client.reply(then()))
 
-        dirty = self.overlay.dirty(os.fsencode(name))
+        dirty = self.overlay.nodes.dirty(os.fsencode(name))
         if dirty:
             self._loop.aside(lambda: fuse.pull(dirty), answer)
         else:
@@ -230,7 +232,7 @@ class Daemon:
     def _drop(self, client: Client, name: str) -> None:
         self.store.drop(name)
         raw = os.fsencode(name)
-        self.overlay.remove(raw)
+        self.overlay.nodes.remove(raw)
         # Only then may the name mean another branch: the kernel remembers the old one for a day.
         self._loop.aside(lambda: fuse.forget_name(raw), lambda: client.reply({}))
 

@@ -10,7 +10,8 @@ import os
 import stat
 from typing import NamedTuple
 
-from branchkit.workspace.layers import Change, Cut, Meta, New, Put, Tree, Up, Xattr
+from branchkit.workspace.changes import Change, Cut, Meta, New, Put, Up, Xattr
+from branchkit.workspace.layers import Tree
 
 NAME_BYTES = 255
 LINKS = 65000  # as ext4

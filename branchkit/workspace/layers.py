@@ -4,9 +4,9 @@ A layer is a dict ``fid -> Rec`` of what changed. A branch is a tuple of frozen 
 first), one mutable ``top`` and a ``view`` that remembers how each file was resolved. Freeze pushes
 the top; fork shares the tuple. A whiteout is a name missing from a copied ``entries`` dict.
 
-Every mutation is a list of changes (`Change`). ``edit.py`` plans them, the store logs them, then
-``Tree.apply`` carries them out; a restart applies the same changes from the log. So what is in
-memory is what a replay gives, and a change that could not be logged (ENOSPC) has not happened.
+Every mutation is a list of `changes`: ``edit`` plans them, the store logs them, ``Tree.apply``
+carries them out; a restart applies the same changes from the log. So what is in memory is what a
+replay gives, and a change that could not be logged (ENOSPC) has not happened.
 
 fid: below 2**38 the base's own inode number, up to 2**39 a base file whose inode number is too big
 or not unique, from 2**39 on files made in a branch.
@@ -18,6 +18,21 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from branchkit.workspace.changes import (
+    Change,
+    Cut,
+    Fill,
+    Gone,
+    Host,
+    Meta,
+    New,
+    Put,
+    Resize,
+    Up,
+    Write,
+    Xattr,
+)
 
 INLINE_BYTES = 64 * 1024
 MAPPED_FIDS = 1 << 38
@@ -94,120 +109,6 @@ class Lower(Protocol):
     def xattrs(self, fid: int) -> dict[bytes, bytes]: ...
     def path(self, fid: int) -> str: ...
     def learn(self, fid: int, path: str) -> None: ...
-
-
-class Up(NamedTuple):
-    """A base record is about to change: from here on a layer holds it."""
-
-    fid: int
-    path: str
-
-
-class New(NamedTuple):
-    """A new inode, not yet under any name."""
-
-    fid: int
-    mode: int
-    uid: int
-    gid: int
-    rdev: int
-    target: str
-    now_ns: int
-
-
-class Put(NamedTuple):
-    """``name`` in directory ``fid`` now means ``child``."""
-
-    fid: int
-    name: str
-    child: int
-    now_ns: int
-
-
-class Cut(NamedTuple):
-    """``name`` is gone from directory ``fid``."""
-
-    fid: int
-    name: str
-    now_ns: int
-
-
-class Meta(NamedTuple):
-    """Attributes that were set; None leaves one as it is."""
-
-    fid: int
-    mode: int | None
-    uid: int | None
-    gid: int | None
-    atime_ns: int | None
-    mtime_ns: int | None
-    ctime_ns: int
-
-
-class Fill(NamedTuple):
-    """The whole content is now the next ``size`` bytes of the blob."""
-
-    fid: int
-    size: int
-    now_ns: int | None
-
-
-class Write(NamedTuple):
-    """The next ``size`` bytes of the blob were written at ``offset`` of an inline file."""
-
-    fid: int
-    offset: int
-    size: int
-    now_ns: int
-
-
-class Resize(NamedTuple):
-    """An inline file was cut or padded with zeros to ``size``."""
-
-    fid: int
-    size: int
-    now_ns: int
-
-
-class Host(NamedTuple):
-    """The content is in this layer's host file, ``size`` bytes of it."""
-
-    fid: int
-    size: int
-    now_ns: int | None
-
-
-class Xattr(NamedTuple):
-    """An extended attribute was set to hex ``value``, or removed (None)."""
-
-    fid: int
-    name: str
-    value: str | None
-    now_ns: int
-
-
-class Gone(NamedTuple):
-    """Nobody can reach this inode any more."""
-
-    fid: int
-
-
-Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Xattr | Gone
-_KINDS: dict[str, type[Change]] = {
-    "u": Up, "n": New, "p": Put, "c": Cut, "m": Meta, "f": Fill,
-    "w": Write, "r": Resize, "h": Host, "x": Xattr, "g": Gone,
-}  # fmt: skip
-_TAGS = {kind: tag for tag, kind in _KINDS.items()}
-
-
-def encode(changes: Sequence[Change]) -> list[list[Any]]:
-    """``changes`` as the JSON value of one log frame."""
-    return [[_TAGS[type(change)], *change] for change in changes]
-
-
-def decode(value: Any) -> list[Change]:
-    """The changes of one log frame."""
-    return [_KINDS[tag](*fields) for tag, *fields in value]
 
 
 class Frozen(NamedTuple):

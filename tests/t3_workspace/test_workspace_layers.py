@@ -14,16 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from branchkit.workspace import edit
-from branchkit.workspace.layers import (
-    Change,
-    Rec,
-    Resize,
-    Tree,
-    Write,
-    decode,
-    encode,
-    merge,
-)
+from branchkit.workspace.changes import Change, Resize, Write, decode, encode
+from branchkit.workspace.layers import Rec, Tree, merge
 
 NAMES = [b"a", b"b", b"c", b"deep"]
 OWNER = (0, 0)

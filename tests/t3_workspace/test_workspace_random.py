@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import stat
 from pathlib import Path
 
@@ -100,7 +101,11 @@ def test_a_branch_behaves_like_a_directory(opened: Open, tmp_path: Path, seed: i
 
 
 def restarted(opened: Open, ws: Workspaces, number: int) -> Workspaces:
+    """Now and then another daemon, once after a farewell and once after a SIGKILL."""
     if number % 100 == 99:
         return ws
-    ws.stop()
+    if number % 200 == 49:
+        ws.stop()
+    else:
+        os.kill(ws.pin(), signal.SIGKILL)
     return opened()
