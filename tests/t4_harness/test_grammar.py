@@ -36,7 +36,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[a-z0-9]+|\{\d+,\d+
 def rules_of(grammar: ActionGrammar) -> dict[str, list[list[str]]]:
     """Rule name → alternatives → tokens; fails on other syntax than ours."""
     rules = {}
-    for line in grammar.gbnf.splitlines():
+    for line in grammar.gbnf.strip().split("\n"):
         name, body = line.split(" ::= ", 1)
         assert not _TOKEN.sub("", body).strip(), body
         tokens = _TOKEN.findall(body)
