@@ -9,7 +9,8 @@ import json
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +20,9 @@ from branchkit.boundary.model import ModelReply, ModelRequest
 from branchkit.errors import ModelError, UsageError
 from branchkit.harness.tools import clean_value
 from branchkit.journal.events import Message
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 DEFAULT_URL = "https://api.openai.com/v1"
 TIMEOUT_S = 120.0
@@ -82,7 +86,7 @@ class OpenAIModel:
         self.spec = spec
         self._name = name
         self._pause_s = pause_s
-        self._client = httpx2.Client(timeout=TIMEOUT_S)
+        self._client = httpx2.Client(timeout=TIMEOUT_S, verify=_tls())
 
     def describe(self) -> dict[str, Any]:
         """What is recorded of it."""
@@ -151,6 +155,14 @@ class OpenAIModel:
             served_model=completion.model or "",
             provider_id=completion.id or "",
         )
+
+
+@cache
+def _tls() -> SSLContext:
+    """One for all models of a process: reading the certificates takes 150 ms each time."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _checked(url: str) -> str:
