@@ -1,0 +1,57 @@
+"""branchkit in a notebook: magics, their Python twins, and pictures of what a fork found.
+
+    %load_ext branchkit                    from branchkit.notebook import journal, rewind, fork
+    %journal FILE                          journal(FILE)
+    %rewind 23                             rewind(23)
+    %fork 22 --swap truncation=none -n 20  fork(22, swap="truncation=none", n=20)
+
+A twin takes variables where a magic takes words; both return the same objects. Everything is
+imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from branchkit.notebook.charts import agreement_figure as agreement_figure
+    from branchkit.notebook.charts import rates_figure as rates_figure
+    from branchkit.notebook.report import write_report as write_report
+    from branchkit.notebook.session import branches as branches
+    from branchkit.notebook.session import compare as compare
+    from branchkit.notebook.session import fork as fork
+    from branchkit.notebook.session import journal as journal
+    from branchkit.notebook.session import rewind as rewind
+
+__all__ = [
+    "agreement_figure",
+    "branches",
+    "compare",
+    "fork",
+    "journal",
+    "rates_figure",
+    "rewind",
+    "write_report",
+]
+
+_PLACES = {
+    "agreement_figure": "charts",
+    "branches": "session",
+    "compare": "session",
+    "fork": "session",
+    "journal": "session",
+    "rates_figure": "charts",
+    "rewind": "session",
+    "write_report": "report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'branchkit.notebook' has no attribute {name!r}")
+    return getattr(import_module(f"branchkit.notebook.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

@@ -1,0 +1,136 @@
+"""How a notebook shows a result: registered by the type's name, so nothing is imported for it.
+
+In a notebook a comparison is two outputs: the live map, and below it the page with the picture.
+One output could not be both: JupyterLab shows only an output's richest form, and without a kernel
+that form is an error message (jupyterlab#15361). The page's style hides what is one too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from branchkit.branch.api import Run
+    from branchkit.branch.comparison import Comparison
+    from branchkit.replay.rewind import Rewound
+    from branchkit.replay.strict import Replayed
+
+Bundle = dict[str, Any]
+
+COMPARISON = ("branchkit.branch.comparison", "Comparison")
+REWOUND = ("branchkit.replay.rewind", "Rewound")
+RUN = ("branchkit.branch.api", "Run")
+REPLAYED = ("branchkit.replay.strict", "Replayed")
+WIDGET_TEXT = "(the map is interactive while a kernel runs; its picture is below)"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def register_formats(shell: InteractiveShell) -> None:
+    """Let this IPython show results: text in a terminal, everything in a notebook."""
+    formatter = shell.display_formatter
+    if formatter is None:
+        return
+    text = formatter.formatters["text/plain"]
+    for place, plain in _TEXTS.items():
+        text.for_type_by_name(*place, _printer(plain))
+    if getattr(shell, "kernel", None) is None:
+        return
+    for place, bundle in _BUNDLES.items():
+        formatter.mimebundle_formatter.for_type_by_name(*place, bundle)
+    formatter.ipython_display_formatter.for_type_by_name(*COMPARISON, show_comparison)
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Display the live map, then the page; the page alone where widgets are not installed."""
+    from IPython.display import display
+
+    live = all(find_spec(name) is not None for name in ("anywidget", "ipywidgets"))
+    if live:
+        from branchkit.notebook.map import map_of, view_of
+
+        view = {WIDGET: view_of(map_of(comparison)), "text/plain": WIDGET_TEXT}
+        display(view, raw=True)  # type: ignore[no-untyped-call]
+    display(static_bundle(comparison, beside_widget=live), raw=True)  # type: ignore[no-untyped-call]
+
+
+def comparison_bundle(comparison: Comparison, **_filter: Any) -> Bundle:
+    """Widget view, page, picture and text of a comparison."""
+    from branchkit.notebook.map import map_of, view_of
+
+    return {WIDGET: view_of(map_of(comparison)), **static_bundle(comparison)}
+
+
+def static_bundle(comparison: Comparison, *, beside_widget: bool = False) -> Bundle:
+    """Page, picture and text: all that needs no kernel."""
+    from branchkit.branch.text import comparison_text
+    from branchkit.notebook.html import comparison_html
+    from branchkit.notebook.png import comparison_png
+
+    return {
+        "text/html": comparison_html(comparison, beside_widget=beside_widget),
+        "image/png": comparison_png(comparison),
+        "text/plain": comparison_text(comparison),
+    }
+
+
+def rewound_bundle(rewound: Rewound, **_filter: Any) -> Bundle:
+    """Page, picture and text of a moment."""
+    from branchkit.notebook.png import text_png
+    from branchkit.notebook.rewound_html import rewound_html, rewound_plain
+
+    text = rewound_plain(rewound)
+    return {"text/html": rewound_html(rewound), "image/png": text_png(text), "text/plain": text}
+
+
+def run_bundle(run: Run, **_filter: Any) -> Bundle:
+    """Page and text of a run."""
+    from branchkit.notebook.rewound_html import run_html, run_plain
+
+    return {"text/html": run_html(run), "text/plain": run_plain(run)}
+
+
+def _comparison_plain(comparison: Comparison) -> str:
+    from branchkit.branch.text import comparison_text
+
+    return comparison_text(comparison)
+
+
+def _rewound_plain(rewound: Rewound) -> str:
+    from branchkit.notebook.rewound_html import rewound_plain
+
+    return rewound_plain(rewound)
+
+
+def _run_plain(run: Run) -> str:
+    return repr(run)
+
+
+def _replayed_plain(found: Replayed) -> str:
+    if found.divergence is not None:
+        return f"diverged: {found.divergence}"
+    note = f" ({found.note})" if found.note else ""
+    return (
+        f"equal: {found.consumed} of {found.events} events consumed, each once; "
+        f"model calls: {found.model_calls}, tool calls: {found.tool_calls}{note}"
+    )
+
+
+def _printer(plain: Callable[[Any], str]) -> Callable[[Any, Any, bool], None]:
+    return lambda found, printer, cycle: printer.text(plain(found))
+
+
+_TEXTS: dict[tuple[str, str], Callable[[Any], str]] = {
+    COMPARISON: _comparison_plain,
+    REWOUND: _rewound_plain,
+    RUN: _run_plain,
+    REPLAYED: _replayed_plain,
+}
+_BUNDLES: dict[tuple[str, str], Callable[..., Bundle]] = {
+    COMPARISON: comparison_bundle,
+    REWOUND: rewound_bundle,
+    RUN: run_bundle,
+}

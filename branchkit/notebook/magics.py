@@ -1,0 +1,154 @@
+"""The magics, registered by ``%load_ext branchkit``: parse, call the Python API, return its result.
+
+Registering imports neither a view nor a library; the first use does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any
+
+from branchkit.notebook.arguments import (
+    HelpAsked,
+    Parser,
+    branches_parser,
+    compare_parser,
+    fork_parser,
+    journal_parser,
+    rewind_parser,
+    words,
+)
+from branchkit.notebook.formats import register_formats
+from branchkit.notebook.session import SESSION
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from branchkit.branch.api import Run
+    from branchkit.branch.comparison import Comparison
+    from branchkit.replay.rewind import Rewound
+
+
+class Help(str):
+    """A magic's help; its repr is its text."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def journal(options: Any) -> Run:
+    """Open the run in a journal; %rewind and %fork act on it from now on.
+
+    %journal FILE [--workspace DIR|REPO@COMMIT]
+
+      --workspace   the files that forks start from, for a run that recorded none
+
+    Example:
+
+        %journal sample_journals/branch_cleanup/branch_cleanup.journal.jsonl
+    """
+    return SESSION.journal(options.file, workspace=options.workspace)
+
+
+def rewind(options: Any) -> Rewound:
+    """Show the open run just before reply T, 1..turns+1: context, files, and what then happened.
+
+    %rewind T
+
+    The result's ``branch.path`` is a copy-on-write directory with the files of that moment.
+
+    Example:
+
+        %rewind 23
+    """
+    return SESSION.rewind(options.turn)
+
+
+def fork(options: Any) -> Comparison:
+    """Branch the open run after turn T: an arm for each swap beside a control arm, all checked.
+
+    %fork T [--swap COMPONENT=SPEC]... [-n N] [--check CMD] [--seed S] [--no-control]
+            [--max-turns M] [--max-calls M] [--from K] [--no-sandbox] [--model SPEC]
+
+      --swap       one changed component is one arm: model, sampling, prompt, truncation, policy,
+                   parser, or a what-if: observation=CALL:@FILE, decision=@FILE
+      -n           branches an arm
+      --check      run in each branch's files at its end: exit 0 success, 1-125 failure
+      --from       deliver only results of turns >= K anew
+      --model      asked in every arm, for a run whose own model cannot be asked
+
+    %%fork takes the text below it where a swap says @cell: --swap prompt=@cell. A word {name}
+    alone stands for the notebook's variable; braces and $ anywhere else stay what they are. An
+    interrupt returns what has ended so far.
+
+    Example:
+
+        %fork 22 --swap truncation=none -n 2 --check 'git show-ref -q --verify refs/heads/main'
+    """
+    given = vars(options)
+    return SESSION.fork(given.pop("turn"), **given)
+
+
+def branches(_options: Any) -> Any:
+    """The branches of the last fork as a table: one row a branch.
+
+    %branches
+
+    Example:
+
+        %branches
+    """
+    return SESSION.branches()
+
+
+def compare(options: Any) -> Comparison:
+    """The last fork's comparison, or an earlier one's from the directory that the fork named.
+
+    %compare [DIR]
+
+    Example:
+
+        %compare
+    """
+    return SESSION.compare(options.directory)
+
+
+_MAGICS: dict[str, tuple[Callable[[Any], Any], Callable[[], Parser]]] = {
+    "journal": (journal, journal_parser),
+    "rewind": (rewind, rewind_parser),
+    "fork": (fork, fork_parser),
+    "branches": (branches, branches_parser),
+    "compare": (compare, compare_parser),
+}
+
+
+def register(shell: InteractiveShell) -> None:
+    """Put the magics and the formats of results into a running IPython."""
+    for name, (act, parser) in _MAGICS.items():
+        kind = "line_cell" if name == "fork" else "line"
+        shell.magics_manager.register_function(_magic(shell, name, act, parser), kind, name)
+    register_formats(shell)
+
+
+def _magic(
+    shell: InteractiveShell,
+    name: str,
+    act: Callable[[Any], Any],
+    parser: Callable[[], Parser],
+) -> Callable[..., Any]:
+    from IPython.core.magic import no_var_expand
+
+    def magic(line: str, cell: str | None = None) -> Any:
+        try:
+            options = parser().parse_args(words(name, line, shell.user_ns))
+        except HelpAsked:
+            return Help(cleandoc(act.__doc__ or ""))
+        if name == "fork":
+            options.cell = cell
+        return act(options)
+
+    magic.__name__ = magic.__qualname__ = name
+    magic.__doc__ = act.__doc__
+    expandless: Callable[..., Any] = no_var_expand(magic)
+    return expandless

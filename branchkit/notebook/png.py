@@ -1,0 +1,150 @@
+"""Pictures: map and rates of a comparison, and a page of text; the same bytes each run.
+
+Drawn by matplotlib's Agg straight into memory. The user's own settings are left aside while it
+draws, or two machines would give two pictures.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from branchkit.notebook import palette
+from branchkit.notebook.grid import ABSENT, Grid, grid_of, symbol
+
+if TYPE_CHECKING:
+    from branchkit.branch.comparison import Comparison
+    from branchkit.divergence.tables import ArmSummary
+
+DPI = 90
+MAX_ROWS, MAX_COLUMNS = 240, 400  # more are pooled by their maximum
+MAX_TEXT_LINES, TEXT_WIDTH = 80, 110
+
+
+def comparison_png(comparison: Comparison) -> bytes:
+    """Map on the left, success rates with Wilson's 95 % intervals on the right."""
+    from matplotlib import rc_context, rcParamsDefault
+
+    grid = pooled(grid_of(comparison))
+    height = min(9.0, max(2.6, 1.3 + 0.15 * len(grid.rows)))
+    with rc_context(dict(rcParamsDefault)):
+        figure = _figure(9.5, height)
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        partial = " (partial)" if comparison.partial else ""
+        name = comparison.recorded.path.name
+        figure.suptitle(f"fork at turn {comparison.facts.turn} of {name}{partial}", fontsize=10)
+        _draw_map(left, grid)
+        _draw_rates(right, comparison.summaries)
+        return _bytes(figure)
+
+
+def text_png(text: str) -> bytes:
+    """A page of text; what is too long or too wide is cut, and says so."""
+    from matplotlib import rc_context, rcParamsDefault
+
+    lines = [
+        piece for line in text.splitlines() for piece in textwrap.wrap(line, TEXT_WIDTH) or [""]
+    ]
+    if len(lines) > MAX_TEXT_LINES:
+        lines = [*lines[: MAX_TEXT_LINES - 1], f"… {len(lines) - MAX_TEXT_LINES + 1} more lines"]
+    with rc_context(dict(rcParamsDefault)):
+        figure = _figure(9.5, 0.3 + 0.155 * len(lines))
+        # A dollar sign in a shell command is no formula.
+        shown = "\n".join(lines).replace("$", r"\$")
+        figure.text(0.01, 0.99, shown, family="monospace", fontsize=8, va="top", linespacing=1.2)
+        return _bytes(figure)
+
+
+def pooled(grid: Grid) -> Grid:
+    """The grid with at most ``MAX_ROWS`` rows and ``MAX_COLUMNS`` columns; maxima survive."""
+    step = -(-len(grid.rows) // MAX_ROWS) or 1
+    wide = -(-grid.turns // MAX_COLUMNS) or 1
+    rows = []
+    for _, members in grid.arms():
+        for start in range(0, len(members), step):
+            together = members[start : start + step]
+            cells = bytes(map(max, zip(*(row.cells for row in together), strict=True)))
+            rows.append(together[0]._replace(cells=_narrow(cells, wide)))
+    record = _narrow(grid.record, wide)
+    return Grid(grid.first_turn, len(record), record, rows)
+
+
+def _narrow(cells: bytes, step: int) -> bytes:
+    return bytes(max(cells[at : at + step]) for at in range(0, len(cells), step))
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw_map(axes: Any, grid: Grid) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.set_title("map of actions, branches × turns", fontsize=9)
+    labels, y = [], 0
+    for arm, rows in grid.arms():
+        labels.append((y, f"{arm} ({len(rows)})"))
+        y += 1
+        for row in rows:
+            for column, cell in enumerate(row.cells):
+                if cell == ABSENT:
+                    continue
+                axes.add_patch(
+                    Rectangle((column, y), 0.94, 0.9, color=palette.colour(cell), linewidth=0)
+                )
+                if len(grid.rows) <= 70 and grid.turns <= 40:
+                    axes.text(
+                        column + 0.47, y + 0.47, symbol(cell), color=palette.ink(cell),
+                        fontsize=6.5, ha="center", va="center", family="monospace",
+                    )  # fmt: skip
+            y += 1
+    for place, name in labels:
+        axes.text(0, place + 0.85, _plain(name), fontsize=8, va="bottom")
+    axes.set_xlim(0, max(grid.turns, 8))
+    axes.set_ylim(max(y, 1), 0)
+    step = -(-grid.turns // 12) or 1
+    ticks = range(0, grid.turns, step)
+    axes.set_xticks([tick + 0.47 for tick in ticks], [str(grid.first_turn + t) for t in ticks])
+    axes.set_yticks([])
+    axes.tick_params(labelsize=8, length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(". as the record   A B C other action   a b c other context too", fontsize=7.5)
+
+
+def _draw_rates(axes: Any, summaries: list[ArmSummary]) -> None:
+    axes.set_title("success, Wilson 95 % interval", fontsize=9)
+    for place, one in enumerate(summaries):
+        rate = one.success
+        axes.hlines(place, rate.low * 100, rate.high * 100, color=palette.PASS, linewidth=3)
+        if rate.share is None:
+            text = "no verdict"
+        else:
+            axes.plot(rate.share * 100, place, "o", color="black", markersize=6)
+            text = f"{rate.k} of {rate.n}"
+        spare = f", {rate.none} without verdict" if rate.none else ""
+        p = "" if one.against is None else f", p = {one.against.p:.4f}"
+        axes.text(0, place - 0.18, _plain(f"{one.arm}: {text}{spare}{p}"), fontsize=8, va="bottom")
+    axes.set_xlim(-2, 102)
+    axes.set_ylim(len(summaries) - 0.4, -0.7)
+    axes.set_yticks([])
+    axes.set_xlabel("%", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.spines[["left", "right", "top"]].set_visible(False)
+
+
+def _plain(text: str) -> str:
+    """An arm's name without matplotlib's formulas, and short enough for its place."""
+    return textwrap.shorten(text, 70).replace("$", r"\$")
+
+
+def _bytes(figure: Any) -> bytes:
+    stream = io.BytesIO()
+    # The version of the program would make the same picture different on the next upgrade.
+    figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
