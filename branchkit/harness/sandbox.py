@@ -132,9 +132,8 @@ class Sandbox:
 
     def _request(self, message: dict[str, Any], timeout_s: float) -> ToolOutcome:
         with self._lock:
-            server = self._running()
             try:
-                answer = server.exchange(message, timeout_s + ANSWER_GRACE_S)
+                answer = self._sent(message).receive(timeout_s + ANSWER_GRACE_S)
             except (OSError, EOFError):  # TimeoutError is an OSError: it hangs, so it is dropped
                 self._drop()
                 return ToolOutcome("aborted", "[the tool server died during this call]")
@@ -142,6 +141,18 @@ class Sandbox:
                 self._drop()  # an interrupt: the answer to come would be taken for the next one's
                 raise
         return ToolOutcome(answer["status"], self._same(answer["text"]), answer["exit_code"])
+
+    def _sent(self, message: dict[str, Any]) -> _Server:
+        """The server that has got ``message``: a new one if the old one died between two calls."""
+        server = self._running()
+        try:
+            server.send(message)
+        except BrokenPipeError:
+            # It never read the whole line, so nothing of the call was done: it can be sent again.
+            self._drop()
+            server = self._running()
+            server.send(message)
+        return server
 
     def _running(self) -> _Server:
         if self._closed:
@@ -188,7 +199,8 @@ class _Server:
 
     def _greet(self, first: dict[str, Any], isolated: bool) -> list[dict[str, Any]]:
         try:
-            answer = self.exchange(first, START_TIMEOUT_S)
+            self.send(first)
+            answer = self.receive(START_TIMEOUT_S)
         except (OSError, EOFError):
             self.child.stop()
             self._stderr.seek(0)
@@ -201,11 +213,14 @@ class _Server:
         schemas: list[dict[str, Any]] = answer["schemas"]
         return schemas
 
-    def exchange(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The answer to one message; OSError or EOFError if the server is gone or hangs."""
-        deadline = time.monotonic() + timeout_s
-        self._socket.settimeout(timeout_s)
+    def send(self, message: dict[str, Any]) -> None:
+        """Hand over one message; BrokenPipeError if the server is gone and has not got it."""
+        self._socket.settimeout(START_TIMEOUT_S)
         self._socket.sendall(json.dumps(message).encode("ascii") + b"\n")
+
+    def receive(self, timeout_s: float) -> dict[str, Any]:
+        """The answer to it; OSError or EOFError if the server died or hangs."""
+        deadline = time.monotonic() + timeout_s
         while not self._buffer.endswith(b"\n"):
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
             part = self._socket.recv(1 << 20)
