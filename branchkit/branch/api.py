@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from branchkit.branch.comparison import Comparison
-from branchkit.branch.fork import Options, Progress, fork
+from branchkit.branch.fanout import Progress
+from branchkit.branch.fork import Options, fork
 from branchkit.errors import Diverged, UsageError
 from branchkit.journal.blobs import store_directory
 from branchkit.journal.file import Verdict, verify

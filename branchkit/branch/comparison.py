@@ -44,6 +44,7 @@ class ArmPlan(NamedTuple):
 
     name: str
     swap: Swap | None
+    n: int
 
 
 class ForkFacts(NamedTuple):
@@ -53,8 +54,8 @@ class ForkFacts(NamedTuple):
     turn: int
     check: str | None
     seed: int
-    n: int
-    arms: list[tuple[str, dict[str, str] | None]]
+    n: int  # branches of the control arm, and of every arm that has no size of its own
+    arms: list[tuple[str, dict[str, str] | None, int]]  # name, declared swap, branches
     volatile: list[str]
     record_ok: bool | None
     record_output: str
@@ -107,8 +108,8 @@ class Comparison:
                 f"{directory} holds no finished fork: {error}",
                 hint="name a directory that `branchkit fork` wrote",
             ) from None
-        plans = [ArmPlan(name, _swap(declared)) for name, declared in facts.arms]
-        partial = len(results) < facts.n * len(plans)
+        plans = [ArmPlan(name, _swap(declared), n) for name, declared, n in facts.arms]
+        partial = len(results) < sum(plan.n for plan in plans)
         return cls(
             Recorded.open(facts.parent), facts, plans, results, partial=partial,
             directory=directory,
@@ -220,7 +221,7 @@ class Comparison:
     def to_json(self) -> dict[str, Json]:
         """The stable fields of ``branchkit fork --json``."""
         by_arm = {summary.arm: summary for summary in self.summaries}
-        swaps = dict(self.facts.arms)
+        swaps = {name: declared for name, declared, _ in self.facts.arms}
         return {
             "turn": self.facts.turn,
             "check": self.facts.check,

@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from branchkit import disk
 from branchkit.branch.comparison import CONTROL, ArmPlan, Comparison, ForkFacts
+from branchkit.branch.fanout import Lanes, Progress, run_all
 from branchkit.branch.point import fork_point
-from branchkit.branch.run import Job, Limits, Result, branch_seed, run_branch, verdict_of
+from branchkit.branch.run import Job, Limits, branch_seed, verdict_of
 from branchkit.branch.swap import parse_swap
 from branchkit.errors import SandboxMissing, UsageError
 from branchkit.harness import bubblewrap
@@ -27,11 +27,10 @@ from branchkit.harness.components import component
 from branchkit.harness.live import CHECK_TIMEOUT_S
 from branchkit.harness.sandbox import Sandbox
 from branchkit.journal.blobs import store_directory
-from branchkit.process import WorkerDied, Workers
 from branchkit.replay.recorded import PARENT_FILE, Recorded
 from branchkit.workspace import VOLATILE, Workspaces
 
-Progress = Callable[[int, int, str], None]  # branches done, branches in all, what is going on
+LOCAL = "local:smollm2"
 Backend = Literal["auto", "fuse", "copy"]
 
 
@@ -39,6 +38,7 @@ class Options(NamedTuple):
     """How a fork is run; every field has the default that its flag has."""
 
     n: int = 1
+    sizes: Mapping[str, int] = {}  # arms that are to have another size than n, by name
     seed: int = 0
     check: str | None = None
     control: bool = True
@@ -93,7 +93,9 @@ def fork(
             check=chosen.check,
             seed=chosen.seed,
             n=chosen.n,
-            arms=[(plan.name, plan.swap.declared() if plan.swap else None) for plan in plans],
+            arms=[
+                (plan.name, plan.swap.declared() if plan.swap else None, plan.n) for plan in plans
+            ],
             volatile=list(VOLATILE),
             record_ok=None,
             record_output="",
@@ -102,9 +104,13 @@ def fork(
         if chosen.check is not None:
             facts = _checked_record(facts, recorded, workspaces, chosen)
         _write_notes(directory, facts)
-        model_url = _shared_model(stack, plans, recorded)
+        specs = {plan.name: _model_spec(recorded, plan, chosen) for plan in plans}
+        model_url = _shared_model(stack, specs.values())
         jobs = _jobs(recorded, turn, plans, chosen, directory, workspaces, base, model_url)
-        results, partial = _run_all(jobs, chosen, directory, progress)
+        # The local model keeps one context in memory: branches in turn find theirs still there,
+        # side by side each would read its whole context anew for every reply.
+        lanes = Lanes(chosen.jobs, {name for name, spec in specs.items() if spec == LOCAL})
+        results, partial = run_all(jobs, lanes, directory, progress)
     unchanged = _bytes_hash(recorded.path) == parent_before
     return Comparison(
         recorded, facts, plans, results, partial=partial, parent_unchanged=unchanged,
@@ -129,9 +135,12 @@ def _arms(recorded: Recorded, swaps: Sequence[str], options: Options) -> list[Ar
     names = [swap.name for swap in swapped]
     if len(set(names)) < len(names):
         raise UsageError(f"the same arm twice: {', '.join(names)}", hint="raise -n instead")
-    plans = [ArmPlan(swap.name, swap) for swap in swapped]
+    plans = [
+        ArmPlan(name, swap, options.sizes.get(name, options.n))
+        for name, swap in zip(names, swapped, strict=True)
+    ]
     if options.control or not plans:
-        plans.insert(0, ArmPlan(CONTROL, None))
+        plans.insert(0, ArmPlan(CONTROL, None, options.n))
     return plans
 
 
@@ -198,17 +207,23 @@ def _checked_record(
     return facts._replace(record_ok=verdict_of(outcome.exit_code), record_output=outcome.output)
 
 
-def _shared_model(stack: ExitStack, plans: Sequence[ArmPlan], recorded: Recorded) -> str | None:
+def _shared_model(stack: ExitStack, specs: Iterable[str]) -> str | None:
     """One server of the local model for all branches that ask it; None if none does."""
-    own = recorded.record.components.get("model")
-    specs = [plan.swap.part.spec for plan in plans if plan.swap] + [own.spec if own else ""]
-    if "local:smollm2" not in specs:
+    if LOCAL not in specs:
         return None
     from branchkit.harness.local_model import serve
 
     served = serve()
     stack.callback(served.child.stop)
     return served.url
+
+
+def _model_spec(recorded: Recorded, plan: ArmPlan, options: Options) -> str:
+    """Which model an arm asks."""
+    if plan.swap is not None and plan.swap.component == "model":
+        return plan.swap.part.spec
+    own = recorded.record.components.get("model")
+    return options.model or (own.spec if own else "")
 
 
 def _jobs(
@@ -241,41 +256,10 @@ def _jobs(
             model=options.model,
         )
         # Number by number, so that an interrupted fork has about as many of every arm.
-        for number in range(options.n)
+        for number in range(max(plan.n for plan in plans))
         for plan in plans
+        if number < plan.n
     ]
-
-
-def _run_all(
-    jobs: Sequence[Job], options: Options, directory: Path, progress: Progress
-) -> tuple[list[Result], bool]:
-    results: list[Result] = []
-    progress(0, len(jobs), "starting")
-    with Workers(min(options.jobs, len(jobs))) as workers:
-        futures = {workers.submit(run_branch, job): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                try:
-                    result = future.result()
-                except WorkerDied as died:
-                    result = _lost(futures[future], str(died))
-                results.append(result)
-                _note_result(directory, result)
-                progress(len(results), len(jobs), result.arm)
-        except KeyboardInterrupt:
-            workers.stop()
-            return results, True
-    return results, False
-
-
-def _lost(job: Job, error: str) -> Result:
-    journal = str(job.journal)
-    return Result(job.arm, job.number, job.seed, journal, None, "", None, "", None, error)
-
-
-def _note_result(directory: Path, result: Result) -> None:
-    with (directory / "results.jsonl").open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(result._asdict()) + "\n")
 
 
 def _bytes_hash(path: Path) -> str:
@@ -286,8 +270,8 @@ def estimate(recorded: Recorded, turn: int, swaps: Sequence[str], options: Optio
     """The largest number of model calls that a fork can make. Raises what ``fork`` would."""
     _refuse_nonsense(options)
     recorded.check_turn(turn, 0, recorded.turns)
-    arms = len(_arms(recorded, swaps, options))
+    branches = sum(plan.n for plan in _arms(recorded, swaps, options))
     turns = options.max_turns or recorded.turns - turn + 10
     if options.max_calls is not None:
         turns = min(turns, options.max_calls)
-    return arms * options.n * turns
+    return branches * turns

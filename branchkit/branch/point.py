@@ -57,7 +57,7 @@ def fork_point(
         components["model"] = component("model", model)
     if swap is not None and swap.component in components | {"model": None}:
         components[swap.component] = swap.part
-    harness = build(components)
+    harness = _without_slip(build(components), components, swap)
     base = recorded.context_before(turn + 1)
     edited = _edited(recorded, turn, base, swap, harness, redeliver_from)
     snapshot = record.snapshot_at(turn)
@@ -72,6 +72,20 @@ def fork_point(
         snapshot=snapshot.id if snapshot else None,
         decision=_decision(swap),
     )
+
+
+def _without_slip(
+    harness: Harness, components: Mapping[str, Component], swap: Swap | None
+) -> Harness:
+    """The stand-in's slip rate means nothing to a model in its place, so it goes with it."""
+    model = components.get("model")
+    by_rulebook = model is not None and model.spec.startswith("rulebook:")
+    if by_rulebook or "slip" not in harness.sampling:
+        return harness
+    if swap is not None and swap.component == "sampling":
+        raise UsageError("slip is the stand-in's alone", hint="write sampling=temperature:0.7")
+    kept = {name: value for name, value in harness.sampling.items() if name != "slip"}
+    return harness._replace(sampling=kept)
 
 
 def _base(recorded: Recorded, turn: int, context: list[Seen]) -> Base:

@@ -68,9 +68,8 @@ def _recorded_lines(rewound: Rewound) -> Iterator[str]:
 def comparison_text(comparison: Comparison, *, width: int = WIDTH) -> str:
     """Rates with intervals, the map, the outcome groups, and what may be concluded."""
     facts = comparison.facts
-    head = (
-        f"fork at turn {facts.turn} of {comparison.recorded.path.name}, {facts.n} branches an arm"
-    )
+    sizes = ", ".join(f"{name} × {n}" for name, _, n in facts.arms)
+    head = f"fork at turn {facts.turn} of {comparison.recorded.path.name}: {sizes}"
     lines = [head + (" (interrupted: partial)" if comparison.partial else "")]
     if facts.check is not None:
         ok = {True: "passes", False: "fails", None: "gives no verdict on"}[facts.record_ok]
