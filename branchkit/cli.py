@@ -156,7 +156,9 @@ def _demo(options: argparse.Namespace) -> int:
         print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
     chosen = _fork_options(options)
-    found = run_demo(options.file, options.swap, chosen, say=say, progress=_progress)
+    found = run_demo(
+        options.file, options.swap, chosen, out=options.out, say=say, progress=_progress
+    )
     if options.json:
         print(json.dumps(found.to_json()))
     return EXIT_INTERRUPTED if found.partial else EXIT_OK

@@ -63,15 +63,23 @@ def _extra(name: str, modules: tuple[str, ...]) -> Check:
 
 
 def _local_model() -> Check:
-    from branchkit.harness.local_model import INSTALL, weights
+    from branchkit.harness.local_model import INSTALL
+
+    problem = local_model_problem()
+    if problem is not None:
+        return Check("local model", False, problem, INSTALL)
+    return Check("local model", True, "local:smollm2, weights and server are installed", "")
+
+
+def local_model_problem() -> str | None:
+    """Why ``local:smollm2`` cannot be asked here; None if it can."""
+    from branchkit.harness.local_model import weights
 
     try:
-        path = weights()
+        weights()
     except DependencyMissing as error:
-        return Check("local model", False, error.message, error.hint)
-    if util.find_spec("xllamacpp") is None:
-        return Check("local model", False, "xllamacpp is not installed", INSTALL)
-    return Check("local model", True, f"local:smollm2, {path.stat().st_size >> 20} MiB", "")
+        return error.message
+    return None if util.find_spec("xllamacpp") else "xllamacpp is not installed"
 
 
 def _key() -> Check:

@@ -25,10 +25,12 @@ from branchkit.errors import SandboxMissing, UsageError
 from branchkit.harness import bubblewrap
 from branchkit.harness.components import component
 from branchkit.harness.live import CHECK_TIMEOUT_S
+from branchkit.harness.models import open_model
 from branchkit.harness.sandbox import Sandbox
 from branchkit.journal.blobs import store_directory
 from branchkit.replay.recorded import PARENT_FILE, Recorded
 from branchkit.workspace import VOLATILE, Workspaces
+from branchkit.workspace.checkout import base_directory
 
 LOCAL = "local:smollm2"
 Backend = Literal["auto", "fuse", "copy"]
@@ -45,7 +47,7 @@ class Options(NamedTuple):
     max_turns: int | None = None
     max_calls: int | None = None
     redeliver_from: int = 1
-    workspace: Path | None = None  # a base directory for a run without recorded workspace
+    workspace: str | None = None  # DIR or REPO@COMMIT, for a run without recorded workspace
     model: str | None = None  # for a run whose own model cannot be asked again (imports)
     isolated: bool = True
     jobs: int = os.cpu_count() or 1
@@ -78,6 +80,7 @@ def fork(
             redeliver_from=chosen.redeliver_from,
             model=chosen.model,
         )
+        _refuse_silent_model(recorded, plan, chosen)
     if chosen.isolated and not (probe := bubblewrap.probe()).ok:
         raise SandboxMissing(f"live branches need bubblewrap: {probe.detail}", hint=probe.remedy)
     store = (chosen.store or store_directory()).absolute()
@@ -152,11 +155,11 @@ def _base(recorded: Recorded, turn: int, workspaces: Workspaces, options: Option
                 f"{recorded.path.name} has a recorded workspace", hint="leave --workspace out"
             )
         return None
-    directory = options.workspace
-    if directory is None:
-        directory = workspaces.store / "empty"
-        directory.mkdir(exist_ok=True)
-    return workspaces.add_base(directory)
+    if options.workspace is not None:
+        return workspaces.add_base(base_directory(options.workspace, workspaces.store))
+    empty = workspaces.store / "empty"
+    empty.mkdir(exist_ok=True)
+    return workspaces.add_base(empty)
 
 
 def _workspace_note(workspaces: Workspaces, base: str | None) -> str:
@@ -216,6 +219,20 @@ def _shared_model(stack: ExitStack, specs: Iterable[str]) -> str | None:
     served = serve()
     stack.callback(served.child.stop)
     return served.url
+
+
+def _refuse_silent_model(recorded: Recorded, plan: ArmPlan, options: Options) -> None:
+    """Raise UsageError now, and not in every branch, where an arm's model cannot be asked."""
+    swapped = plan.swap.part if plan.swap and plan.swap.component == "model" else None
+    own = recorded.record.components.get("model")
+    part = swapped or (component("model", options.model) if options.model else own)
+    if part is None or part.spec.startswith("imported:"):
+        name = part.spec.removeprefix("imported:") if part else "unknown"
+        raise UsageError(
+            f"{recorded.path.name}: its model ({name}) cannot be asked from here",
+            hint="say who answers in every arm: --model openai:NAME[@URL] or --model local:smollm2",
+        )
+    open_model(part.spec, part.content).close()
 
 
 def _model_spec(recorded: Recorded, plan: ArmPlan, options: Options) -> str:

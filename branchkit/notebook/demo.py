@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import branchkit
 from branchkit.branch.api import Run
 from branchkit.branch.comparison import Comparison
+from branchkit.branch.doctor import local_model_problem
+from branchkit.branch.fork import LOCAL
 from branchkit.branch.text import comparison_text, rewound_text
 from branchkit.errors import InputRefused
+from branchkit.journal.file import SUFFIX
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
@@ -24,6 +27,11 @@ CHECK = f'test -z "$(git branch --list {STALE})" && git show-ref -q --verify ref
 FORK_TURN = 22
 
 
+LOCAL_ARM = "model=local:smollm2"
+LOCAL_BRANCHES = 8  # it samples for real, and takes seconds for a reply
+LIVE_TURNS = 8  # the record still had four; whoever needs twice that is lost
+
+
 class Story(NamedTuple):
     """What a demo shows: where to look, where to fork, what to swap, what success is."""
 
@@ -31,7 +39,7 @@ class Story(NamedTuple):
     rewind_turn: int
     fork_turn: int
     swaps: list[str]
-    check: str | None
+    options: dict[str, Any]
 
 
 def sample() -> Path:
@@ -51,34 +59,80 @@ def run_demo(
     swaps: list[str],
     options: dict[str, Any],
     *,
+    out: Path,
     say: Say,
     progress: Progress,
 ) -> Comparison:
-    """Rewind, replay and fork, saying what it finds as it goes; returns the fork's comparison."""
-    story = _sample_story(swaps, options) if file is None else _own_story(file, swaps, options)
+    """Rewind, replay and fork, saying what it finds as it goes; returns the fork's comparison.
+
+    ``out`` gets the report (one HTML, one PNG), and the journal of a file that had to be imported.
+    """
+    if file is None:
+        story = _sample_story(swaps, options, say)
+    else:
+        story = _own_story(_journal(file, out, say), swaps, options)
     with branchkit.open(story.journal) as run:
         say(_title(f"1  What did the model see before reply {story.rewind_turn}?"))
         _show_rewind(run, story, say)
         say(_title("2  Model or harness? The harness run again on the tape:"))
         _show_replay(run, say)
         say(_title(f"3  Would one change have helped? fork {story.fork_turn}"))
-        chosen = options | {"check": story.check}
-        found = run.fork(story.fork_turn, swap=story.swaps, progress=progress, **chosen)
+        found = run.fork(story.fork_turn, swap=story.swaps, progress=progress, **story.options)
         say(comparison_text(found))
+        _report(found, out, say)
     return found
 
 
-def _sample_story(swaps: list[str], options: dict[str, Any]) -> Story:
-    check = options["check"] or CHECK
-    return Story(sample(), FORK_TURN + 1, FORK_TURN, swaps or ["truncation=none"], check)
+def _report(found: Comparison, out: Path, say: Say) -> None:
+    try:
+        from branchkit.notebook.report import write_report
+
+        html, png = write_report(found, out, f"fork-t{found.facts.turn:04d}")
+    except ImportError as error:
+        say(f"no report: {error.name} is not installed (pip install 'branchkit-jupyter[notebook]')")
+    else:
+        say(f"\nreport: {html} and {png}")
 
 
-def _own_story(file: Path, swaps: list[str], options: dict[str, Any]) -> Story:
+def _sample_story(swaps: list[str], options: dict[str, Any], say: Say) -> Story:
+    chosen = options | {"check": options["check"] or CHECK}
+    if not swaps:
+        swaps = ["truncation=none"]
+        missing = local_model_problem()
+        if missing is None:
+            swaps.append(LOCAL_ARM)
+            chosen |= {"sizes": {LOCAL_ARM: min(options["n"], LOCAL_BRANCHES)}}
+            chosen |= {"max_turns": options["max_turns"] or LIVE_TURNS}
+        else:
+            say(f"without a local model: {missing}")
+    return Story(sample(), FORK_TURN + 1, FORK_TURN, swaps, chosen)
+
+
+def _journal(file: Path, out: Path, say: Say) -> Path:
+    """``file`` itself if it is a journal, else what its import gives."""
+    if file.name.endswith(SUFFIX):
+        return file
+    from branchkit.imports import import_file
+
+    out.mkdir(parents=True, exist_ok=True)
+    found = import_file(file, out / f"{file.name.split('.')[0]}{SUFFIX}")
+    say(f"{file.name}: {found.format}, {found.turns} turns, contexts {found.fidelity}")
+    for issue in found.issues:
+        say(f"  repaired or odd: {issue.code} {issue.line or issue.index or ''} {issue.detail}")
+    if found.unknown:
+        say(f"  not in the file: {', '.join(found.unknown)}")
+    return found.journal
+
+
+def _own_story(journal: Path, swaps: list[str], options: dict[str, Any]) -> Story:
     """A run of the user's: look before its last action and fork there."""
-    with branchkit.open(file) as run:
+    with branchkit.open(journal) as run:
         acting = [call.turn for call in run.recorded.record.calls.values()]
         turn = max(acting, default=1)
-    return Story(file, turn, turn - 1, swaps, options["check"])
+        asked = options["model"] or any(swap.startswith("model=") for swap in swaps)
+        if run.recorded.imported and not asked and local_model_problem() is None:
+            options = options | {"model": LOCAL}
+    return Story(journal, turn, turn - 1, swaps, options)
 
 
 def _show_rewind(run: Run, story: Story, say: Say) -> None:
