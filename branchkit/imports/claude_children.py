@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from branchkit.imports.claude_blocks import CALLS, blocks_of
-from branchkit.imports.claude_records import is_record, items_of
+from branchkit.imports.claude_records import MAIN, is_record, items_of
 from branchkit.imports.graph import Graph, Item, build_graph
 from branchkit.imports.reader import read_lines
-from branchkit.imports.run import Child, ImportedCall, text_of
+from branchkit.imports.run import Child, ImportedCall, object_of, text_of
 
 
 def children_inside(
@@ -22,15 +22,20 @@ def children_inside(
     by_root: dict[str, list[Item]] = {}
     root_of: dict[str, str] = {}
     for item in side:
-        if item.id not in root_of:
-            path = graph.path_to(item.id)
-            first = next((node for node in path if node.item.chain != "main"), path[0])
-            root_of[item.id] = first.item.id
-            by_root.setdefault(first.item.id, []).append(item)
+        walked, at = [item.id], item.id
+        while at not in root_of:
+            parent = graph.nodes[at].parent
+            if parent is None or parent in walked or graph.nodes[parent].item.chain == MAIN:
+                root_of[at] = at
+            else:
+                walked.append(parent)
+                at = parent
+        root_of |= dict.fromkeys(walked, root_of[at])
+        by_root.setdefault(root_of[at], []).append(item)
     children = []
     for root, items in by_root.items():
         value = graph.nodes[root].item.value
-        prompt = text_of((value.get("message") or {}).get("content"))
+        prompt = text_of(object_of(value.get("message")).get("content"))
         agent = str(value.get("agentId") or root)
         call = _asking(calls, prompt) or _answered_by(calls, agent)
         child = _child(items, call, agent)

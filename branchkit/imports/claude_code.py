@@ -40,6 +40,7 @@ from branchkit.imports.run import (
     Input,
     Turn,
     note_calls,
+    object_of,
     text_of,
 )
 from branchkit.journal.events import Issue, Message, call_step
@@ -105,7 +106,7 @@ class _Reader:
         self._run.unknown += [f"blocks of type {kind}" for kind in sorted(self._skipped)]
 
     def _assistant(self, value: dict[str, Any], line: int) -> None:
-        message = value.get("message") or {}
+        message = object_of(value.get("message"))
         if value.get("isApiErrorMessage") or message.get("model") == "<synthetic>":
             return  # words of the harness in the place of a reply; never sent back
         turn = self._turn_of(message, value)
@@ -195,7 +196,7 @@ class _Reader:
         if self._boundary is None and not summary:
             return
         boundary = self._boundary or {}
-        facts = boundary.get("compactMetadata") or {}
+        facts = object_of(boundary.get("compactMetadata"))
         if self._boundary is None:
             self._start, self._open = len(self._pool), {}
         self._boundary = None
@@ -270,7 +271,10 @@ def time_of(value: dict[str, Any]) -> str | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    try:
+        return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    except OverflowError:  # within hours of the first or the last year
+        return None
 
 
 def _json_text(value: Json) -> str:

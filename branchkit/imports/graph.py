@@ -7,7 +7,7 @@ so is one that is not named at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from branchkit.journal.events import Issue
@@ -27,11 +27,10 @@ class Item(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A record with its real parent; ``place`` is its number among the nodes of the file."""
+    """A record with its real parent."""
 
     item: Item
     parent: str | None
-    place: int
 
 
 class Graph(NamedTuple):
@@ -51,10 +50,6 @@ class Graph(NamedTuple):
             at = self.nodes[at].parent
         return path[::-1]
 
-    def in_chain(self, chain: str) -> Iterator[Node]:
-        """The nodes of one chain in file order."""
-        return (node for node in self.nodes.values() if node.item.chain == chain)
-
 
 def build_graph(items: Iterable[Item]) -> Graph:
     """The graph of ``items``, which come in file order."""
@@ -71,7 +66,7 @@ def build_graph(items: Iterable[Item]) -> Graph:
     nodes: dict[str, Node] = {}
     last: dict[str, str] = {}  # chain -> the newest record of it
     reported: set[str] = set()
-    for place, item in enumerate(unique.values()):
+    for item in unique.values():
         parent = item.parent
         if parent and (parent not in unique or parent == item.id):
             if parent not in reported:
@@ -81,6 +76,6 @@ def build_graph(items: Iterable[Item]) -> Graph:
         # A chain in which nobody names a parent that exists is a list.
         if parent == "" or (parent is None and item.chain in unnamed):
             parent = last.get(item.chain)
-        nodes[item.id] = Node(item, parent, place)
+        nodes[item.id] = Node(item, parent)
         last[item.chain] = item.id
     return Graph(nodes, issues)

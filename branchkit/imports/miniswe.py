@@ -20,7 +20,9 @@ from branchkit.imports.run import (
     Input,
     Turn,
     arguments_of,
+    list_of,
     note_calls,
+    object_of,
     text_of,
 )
 from branchkit.journal.events import CallStatus, Component, EndStatus, Issue, Message
@@ -60,7 +62,7 @@ def read_miniswe(value: Json) -> ImportedRun:
     envelope = {"messages": value} if isinstance(value, list) else value
     _refuse_unknown(envelope)
     messages = [message for message in envelope["messages"] if _is_message(message)]
-    info = _object(envelope.get("info"))
+    info = object_of(envelope.get("info"))
     run = ImportedRun(NAME, "exact")
     if isinstance(value, list):
         run.issues.append(Issue(code="legacy_layout", detail="a bare list of messages"))
@@ -91,12 +93,8 @@ def _is_message(message: Json) -> bool:
     return isinstance(message, dict) and isinstance(message.get("role"), str)
 
 
-def _object(value: Json) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _time(message: Message) -> str | None:
-    stamp = _object(message.get("extra")).get("timestamp", message.get("timestamp"))
+    stamp = object_of(message.get("extra")).get("timestamp", message.get("timestamp"))
     if not isinstance(stamp, int | float):
         return None
     try:
@@ -141,11 +139,10 @@ class _Reader:
         self._run.opening.append(Input(sent, "task", _time(message)))
 
     def _turn(self, message: Message, sent: Message, place: int) -> Turn:
-        extra = _object(message.get("extra"))
-        response = _object(extra.get("response"))
-        usage = _object(response.get("usage"))
-        choices = response.get("choices")
-        first = _object(choices[0]) if isinstance(choices, list) and choices else {}
+        extra = object_of(message.get("extra"))
+        response = object_of(extra.get("response"))
+        usage = object_of(response.get("usage"))
+        first = object_of(next(iter(list_of(response.get("choices"))), None))
         return Turn(
             context=Context(self._pool, 0, place),
             reply=sent,
@@ -161,11 +158,11 @@ class _Reader:
         turn = self._run.turns[-1]
         index = self._answered(turn, message)
         if index is None:
-            kind = _object(message.get("extra")).get("interrupt_type")
+            kind = object_of(message.get("extra")).get("interrupt_type")
             by_hand = kind == "UserInterruption"
             turn.happened.append(Input(sent, "person" if by_hand else "harness", _time(message)))
             return
-        call, extra = turn.calls[index], _object(message.get("extra"))
+        call, extra = turn.calls[index], object_of(message.get("extra"))
         content = text_of(sent.get("content"))
         raw = extra.get("raw_output")
         call.text = raw if isinstance(raw, str) else content
@@ -198,13 +195,13 @@ class _Reader:
 
 
 def _calls(message: Message, extra: dict[str, Any]) -> list[ImportedCall]:
-    native = message.get("tool_calls")
-    if isinstance(native, list) and native:
-        return [_native(_object(call)) for call in native]
+    native = list_of(message.get("tool_calls"))
+    if native:
+        return [_native(object_of(call)) for call in native]
     actions = extra.get("actions")
     if isinstance(actions, list):
         return [
-            ImportedCall("bash", {"command": str(_object(action).get("command", ""))})
+            ImportedCall("bash", {"command": str(object_of(action).get("command", ""))})
             for action in actions
         ]
     blocks = FENCE.findall(text_of(message.get("content")))
@@ -213,7 +210,7 @@ def _calls(message: Message, extra: dict[str, Any]) -> list[ImportedCall]:
 
 
 def _native(call: dict[str, Any]) -> ImportedCall:
-    function = _object(call.get("function"))
+    function = object_of(call.get("function"))
     arguments, problem = arguments_of(function.get("arguments"))
     return ImportedCall(
         str(function.get("name", "")), arguments, str(call.get("id") or ""), problem
@@ -236,14 +233,14 @@ def _status(content: str, extra: dict[str, Any]) -> CallStatus:
 
 
 def _facts(run: ImportedRun, info: dict[str, Any]) -> None:
-    config = _object(info.get("config"))
-    model, environment = _object(config.get("model")), _object(config.get("environment"))
+    config = object_of(info.get("config"))
+    model, environment = object_of(config.get("model")), object_of(config.get("environment"))
     served = next((turn.served_model for turn in run.turns if turn.served_model), "")
     run.model = str(model.get("model_name") or served)
     run.sampling = {
         name: value
-        for name, value in _object(model.get("model_kwargs")).items()
-        if isinstance(value, int | float | str) and name in ("temperature", "top_p", "seed")
+        for name, value in object_of(model.get("model_kwargs")).items()
+        if type(value) in (int, float) and name in ("temperature", "top_p")
     }
     native = any(turn.reply.get("tool_calls") for turn in run.turns)
     run.components["parser"] = Component(spec="native" if native else "fenced:bash")
@@ -256,7 +253,7 @@ def _facts(run: ImportedRun, info: dict[str, Any]) -> None:
         "base.cwd": environment.get("cwd"),
     }
     run.facts = {name: str(value) for name, value in facts.items() if value}
-    run.totals = _totals(run, _object(info.get("model_stats")))
+    run.totals = _totals(run, object_of(info.get("model_stats")))
     known = {
         "model": bool(run.model),
         "tokens": any(turn.usage for turn in run.turns),
@@ -284,7 +281,7 @@ def _totals(run: ImportedRun, stats: dict[str, Any]) -> dict[str, float]:
 
 def _end(run: ImportedRun, messages: list[Message], info: dict[str, Any]) -> None:
     last = messages[-1] if messages else {}
-    extra = _object(last.get("extra"))
+    extra = object_of(last.get("extra"))
     reason = str(info.get("exit_status") or extra.get("exit_status") or "")
     turn = run.turns[-1] if run.turns else None
     submitting = [

@@ -33,7 +33,9 @@ _LONG_NUMBER = re.compile(rb"[0-9]{19}")  # orjson turns integers beyond 64 bits
 _OBJECT = re.compile(r'\{[ \t]*"')
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _LAX = json.JSONDecoder(strict=False)
+# A line that is truly torn must not eat the rest of the file, nor the time to try.
 _MOST_JOINED_LINES = 5000
+_MOST_TRIES = 50
 
 
 class Entry(NamedTuple):
@@ -162,7 +164,7 @@ class _Lines:
         rest = raw[start:]
         if not rest.startswith(b"{") or not open_string(rest):
             return False
-        is_open, joined = True, [rest]
+        is_open, joined, tries = True, [rest], 0
         for line in self._lines[self._index + 1 : self._index + 1 + _MOST_JOINED_LINES]:
             if line.startswith(b'{"'):
                 return False
@@ -170,6 +172,8 @@ class _Lines:
             is_open ^= open_string(line)
             if is_open:
                 continue
+            if (tries := tries + 1) > _MOST_TRIES:
+                return False
             try:
                 parsed = _parse(b"\n".join(joined))
             except ValueError:

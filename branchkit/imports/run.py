@@ -156,8 +156,18 @@ def text_of(content: Any) -> str:
         return content
     if not isinstance(content, list):
         return ""
-    parts = [part if isinstance(part, str) else part.get("text") for part in content if part]
+    parts = [part.get("text") if isinstance(part, dict) else part for part in content]
     return "".join(part for part in parts if isinstance(part, str))
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """``value`` if it is an object, else an empty one: files hold anything anywhere."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """``value`` if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def note_calls(run: ImportedRun) -> None:

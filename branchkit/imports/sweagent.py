@@ -21,7 +21,9 @@ from branchkit.imports.run import (
     Input,
     Turn,
     arguments_of,
+    list_of,
     note_calls,
+    object_of,
     text_of,
 )
 from branchkit.journal.events import CallStatus, Component, EndStatus, Issue, Message
@@ -50,8 +52,8 @@ def _is_history(value: Json) -> bool:
 
 def read_sweagent(value: dict[str, Any]) -> ImportedRun:
     """The run in ``value``. Raises InputRefused if it holds no messages."""
-    history = [item for item in value.get("history") or [] if _is_message(item)]
-    steps = [step for step in value.get("trajectory") or [] if isinstance(step, dict)]
+    history = [item for item in list_of(value.get("history")) if _is_message(item)]
+    steps = [step for step in list_of(value.get("trajectory")) if isinstance(step, dict)]
     if not history:
         raise InputRefused(
             "this SWE-agent file has no history: what the model saw is not in it",
@@ -60,7 +62,7 @@ def read_sweagent(value: dict[str, Any]) -> ImportedRun:
     key = next((key for key in ("query", "messages") if steps and _is_stored(steps, key)), "")
     run = ImportedRun(NAME, "exact" if key else "rebuilt")
     _Reader(run, history, steps, key).read()
-    info = _object(value.get("info"))
+    info = object_of(value.get("info"))
     _facts(run, info, _config(value.get("replay_config")), str(value.get("environment") or ""))
     _end(run, info, steps)
     note_calls(run)
@@ -77,10 +79,6 @@ def _is_message(value: Json) -> bool:
 
 def _is_reply(item: Message) -> bool:
     return item["role"] == "assistant" and not item.get("is_demo")
-
-
-def _object(value: Json) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _sent(item: Message) -> Message:
@@ -127,10 +125,9 @@ class _Reader:
     def _reply(self, place: int, item: Message, sent: Message) -> None:
         self._finish_step()
         self._step = self._step_of(item)
-        calls = item.get("tool_calls")
-        native = calls if isinstance(calls, list) else []
+        native = list_of(item.get("tool_calls"))
         action = str(item.get("action") or self._step.get("action") or "")
-        found = [_native(_object(call)) for call in native]
+        found = [_native(object_of(call)) for call in native]
         if not found and action.strip():
             found = [ImportedCall("bash", {"command": action.strip("\n")})]
         self._run.turns.append(Turn(self._context(place), sent, found))
@@ -217,7 +214,7 @@ class _Reader:
 
 
 def _native(call: dict[str, Any]) -> ImportedCall:
-    function = _object(call.get("function"))
+    function = object_of(call.get("function"))
     arguments, problem = arguments_of(function.get("arguments"))
     return ImportedCall(
         str(function.get("name", "")), arguments, str(call.get("id") or ""), problem
@@ -235,21 +232,21 @@ def _config(value: Json) -> dict[str, Any]:
             value = orjson.loads(value)
         except orjson.JSONDecodeError:
             return {}
-    return _object(value)
+    return object_of(value)
 
 
 def _facts(
     run: ImportedRun, info: dict[str, Any], config: dict[str, Any], environment: str
 ) -> None:
-    model = _object(_object(config.get("agent")).get("model"))
-    env = _object(config.get("env"))
-    repo, deployment = _object(env.get("repo")), _object(env.get("deployment"))
+    model = object_of(object_of(config.get("agent")).get("model"))
+    env = object_of(config.get("env"))
+    repo, deployment = object_of(env.get("repo")), object_of(env.get("deployment"))
     setup = env.get("post_startup_commands")
     run.model = str(model.get("name") or "")
     run.sampling = {
         name: model[name]
         for name in ("temperature", "top_p")
-        if isinstance(model.get(name), int | float)
+        if type(model.get(name)) in (int, float)
     }
     native = any(turn.reply.get("tool_calls") for turn in run.turns)
     run.components["parser"] = Component(spec="native" if native else "fenced:bash")
@@ -263,7 +260,7 @@ def _facts(
         "base.setup": orjson.dumps(setup).decode() if setup else None,
     }
     run.facts = {name: str(value) for name, value in facts.items() if value}
-    stats = _object(info.get("model_stats"))
+    stats = object_of(info.get("model_stats"))
     names = {"input": "tokens_sent", "output": "tokens_received", "cost": "instance_cost"}
     run.totals = {
         name: stats[key] for name, key in names.items() if isinstance(stats.get(key), int | float)

@@ -123,7 +123,7 @@ class _Scribe:
         components = dict(run.components)
         if run.model:
             components["model"] = Component(spec=f"imported:{run.model}")
-        if run.sampling and all(isinstance(value, int | float) for value in run.sampling.values()):
+        if run.sampling:
             spec = ",".join(f"{name}:{value}" for name, value in sorted(run.sampling.items()))
             components["sampling"] = Component(spec=spec)
         totals = {f"total.{name}": str(value) for name, value in run.totals.items()}
