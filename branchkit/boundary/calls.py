@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -25,6 +25,7 @@ class Call(NamedTuple):
     name: str
     arguments: dict[str, Any] | None
     problem: str | None = None
+    role: Literal["tool", "user"] = "tool"  # of the message that answers it
 
 
 def provider_ids(message: Message) -> list[str]:

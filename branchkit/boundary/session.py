@@ -37,7 +37,7 @@ from branchkit.journal.events import (
     reply_step,
 )
 from branchkit.journal.format import value_hash
-from branchkit.record.context import ContextHash, Seen, difference, seen, tool_message
+from branchkit.record.context import ContextHash, Seen, difference, tool_message, seen
 from branchkit.record.record import REDUCER_VERSION, Record
 
 
@@ -262,10 +262,13 @@ class Session:
         text = self._mode.text_of(result)
         shown = deliver(text)
         event = self._mode.emit(
-            Delivered(call_id=call.call_id, **shown._asdict()), self.turn, call.call_id
+            Delivered(call_id=call.call_id, role=call.role, **shown._asdict()),
+            self.turn,
+            call.call_id,
         )
         self._mode.commit()
-        message = tool_message(call.call_id, text if shown.text is None else shown.text)
+        delivered = text if shown.text is None else shown.text
+        message = tool_message(call.call_id, delivered, call.role)
         self._remember(message, event)
         return message
 

@@ -1,8 +1,9 @@
 """Parsers: what calls stand in a reply.
 
 ``native``        the ``tool_calls`` of the message
-``fenced:bash``   the one fenced code block of that language, run by the tool of the same name; for
-                  harnesses that speak plain text (mini-swe-agent is one)
+``fenced:LANG``   the one fenced code block of that language is a command for ``bash``, answered as a
+                  user message; for harnesses that speak plain text (mini-swe-agent is one). A model
+                  that calls tools natively is understood too.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ def parse(spec: str) -> Parser:
 
 
 def _fenced(message: Message, turn: int, language: str) -> list[Call]:
+    if message.get("tool_calls"):
+        return native_calls(message, turn)
     blocks = re.findall(
         rf"^```{language}[ \t]*\n(.*?)^```[ \t]*$", str(message.get("content") or ""), re.M | re.S
     )
     call_id = call_step(turn, 1)
     if len(blocks) == 1:
-        return [Call(call_id, language, {"command": blocks[0].rstrip("\n")})]
+        return [Call(call_id, "bash", {"command": blocks[0].rstrip("\n")}, role="user")]
     if not blocks:
         return []
     problem = f"Exactly one ```{language} block is expected, there are {len(blocks)}"
-    return [Call(call_id, language, None, problem)]
+    return [Call(call_id, "bash", None, problem, role="user")]

@@ -243,7 +243,9 @@ def _facts(run: ImportedRun, info: dict[str, Any]) -> None:
         if type(value) in (int, float) and name in ("temperature", "top_p")
     }
     native = any(turn.reply.get("tool_calls") for turn in run.turns)
-    run.components["parser"] = Component(spec="native" if native else "fenced:bash")
+    said = "\n".join(str(turn.reply.get("content") or "") for turn in run.turns)
+    language = "mswea_bash_command" if "```mswea_bash_command" in said else "bash"
+    run.components["parser"] = Component(spec="native" if native else f"fenced:{language}")
     run.components["tools"] = Component(spec="bash")
     facts = {
         "mini_swe_agent": info.get("mini_version"),

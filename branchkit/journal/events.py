@@ -218,12 +218,14 @@ class ToolResult(Payload, frozen=True, kw_only=True):
 class Delivered(Payload, frozen=True, kw_only=True):
     """What of a result the model is shown. ``text`` is None where that is the whole result.
 
-    ``message`` is the message word for word, where it is not the plain ``tool`` message (imports).
+    ``role`` is ``user`` for harnesses that speak plain text. ``message`` is the message word for
+    word, where it is neither plain form (imports).
     """
 
     call_id: str
     rule: str
     text: str | None = None
+    role: Literal["tool", "user"] = "tool"
     message: Message | None = None
     omitted_lines: int = 0
     omitted_bytes: int = 0

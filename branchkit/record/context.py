@@ -58,8 +58,10 @@ def as_in_parent(context: Sequence[Seen]) -> list[Seen]:
     ]
 
 
-def tool_message(call_id: str, text: str) -> Message:
+def tool_message(call_id: str, text: str, role: str = "tool") -> Message:
     """A tool's result as the model is shown it."""
+    if role == "user":
+        return {"role": "user", "content": text}
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
@@ -225,9 +227,8 @@ class Contexts:
             if payload.message is not None:
                 return payload.message
             text = payload.text
-            return tool_message(
-                payload.call_id, self.full_text(payload.call_id) if text is None else text
-            )
+            shown = self.full_text(payload.call_id) if text is None else text
+            return tool_message(payload.call_id, shown, payload.role)
         raise _foreign(f"event {seq} ({self._events[seq].kind}) stands for no message")
 
     def full_text(self, call_id: str) -> str:
