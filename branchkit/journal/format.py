@@ -40,10 +40,15 @@ _ORJSON_OPTIONS = (
     | orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
-# Where orjson's text may differ from RFC 8785: integral floats ("1.0") and exponents.
-_SUSPECT = re.compile(rb"\.0[,}\]]|\.0\Z|[0-9]e[+-]?[0-9]+[,}\]]|[0-9]e[+-]?[0-9]+\Z")
+# Where orjson's text may differ from RFC 8785: integral floats ("1.0") and exponents. A regular
+# expression for the latter took most of the time of an event; mapping all digits to one and then
+# looking for four strings takes a fiftieth of it.
+_INTEGRAL = re.compile(rb"\.0(?:[,}\]]|\Z)")
+_SHAPE = bytes.maketrans(b"0123456789+-}]", b"0" * 12 + b",,")
+_EXPONENTS = (b"0e0,", b"0e00,", b"0e000,", b"0e0000,")
 # RFC 8785 writes a float of 2^53 and more as plain digits; a real integer of that size is escaped.
-_LONG_NUMBER = re.compile(rb"(?:\A|[:,\[])-?[0-9]{16}")
+_DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
+_LONG_NUMBER = b"0" * 16
 # orjson sorts keys by code point, RFC 8785 by UTF-16 unit. They can differ only where a key holds a
 # character >= U+E000, whose UTF-8 starts at 0xEE.
 _HIGH = re.compile(rb"[\xee-\xff]")
@@ -60,7 +65,9 @@ def canonical(value: Json) -> bytes:
         if _is_deeper(value, MAX_NESTING):
             raise ValueError(f"nested deeper than {MAX_NESTING} levels") from None
         return _by_oracle(value)
-    if _SUSPECT.search(text) or (_HIGH.search(text) and _has_high_key(value)):
+    if _has_suspect_number(text):
+        return _by_oracle(value)
+    if not text.isascii() and _HIGH.search(text) and _has_high_key(value):
         return _by_oracle(value)
     # orjson writes NaN as null without a word; only a round trip tells.
     if b"null" in text and orjson.loads(text) != value:
@@ -73,6 +80,13 @@ def _by_oracle(value: Json) -> bytes:
         return rfc8785.dumps(value)
     except rfc8785.CanonicalizationError as error:
         raise ValueError(str(error)) from None
+
+
+def _has_suspect_number(text: bytes) -> bool:
+    if _INTEGRAL.search(text):
+        return True
+    shape = text.translate(_SHAPE) + b","
+    return any(exponent in shape for exponent in _EXPONENTS)
 
 
 def _has_high_key(value: Json) -> bool:
@@ -199,7 +213,8 @@ def unescape(value: Json) -> Json:
 def parse(line: bytes) -> Json:
     """One line of canonical JSON as a value, escapes resolved. Raises ValueError."""
     value = orjson.loads(line)
-    return unescape(value) if b'"$json"' in line or _LONG_NUMBER.search(line) else value
+    wild = b'"$json"' in line or _LONG_NUMBER in line.translate(_DIGITS)
+    return unescape(value) if wild else value
 
 
 def _is_unicode(text: str) -> bool:

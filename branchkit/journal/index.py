@@ -7,6 +7,7 @@ An event that names an earlier turn belongs to the stretch in which it was writt
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ class TurnIndex(NamedTuple):
     """Turn to the place of its first event, for the intact prefix of a journal.
 
     ``events`` and ``end`` (bytes) say how long that prefix is, ``head`` is the hash of its last
-    event, ``damage`` what follows it.
+    event, ``damage`` what follows it. ``in_order``: no turn begins before a lower one.
     """
 
     turns: dict[int, Place]
@@ -36,6 +37,7 @@ class TurnIndex(NamedTuple):
     end: int
     head: str
     damage: list[Damage]
+    in_order: bool
 
 
 def build_index(path: Path) -> TurnIndex:
@@ -50,7 +52,8 @@ def build_index(path: Path) -> TurnIndex:
         if item.turn not in turns:
             turns[item.turn] = Place(item.seq, item.offset)
         events, end, head = events + 1, item.offset + len(item.raw) + 1, item.event_hash
-    return TurnIndex(turns, events, end, head, damage)
+    in_order = all(one < two for one, two in pairwise(turns))
+    return TurnIndex(turns, events, end, head, damage, in_order)
 
 
 def events_between(path: Path, index: TurnIndex, first_turn: int, last_turn: int) -> list[Event]:
@@ -76,15 +79,24 @@ def events_between(path: Path, index: TurnIndex, first_turn: int, last_turn: int
 
 
 def _stretch(path: Path, index: TurnIndex, first_turn: int, last_turn: int) -> tuple[Place, Place]:
-    named = [place for turn, place in index.turns.items() if first_turn <= turn <= last_turn]
+    turns = index.turns
+    # The usual case, in constant time: a long run is asked for one turn after the other.
+    if (
+        index.in_order
+        and first_turn in turns
+        and last_turn + 1 in turns
+        and first_turn <= last_turn
+    ):
+        return turns[first_turn], turns[last_turn + 1]
+    named = [place for turn, place in turns.items() if first_turn <= turn <= last_turn]
     if not named:
-        there = f"{min(index.turns)}..{max(index.turns)}" if index.turns else "no turn"
+        there = f"{min(turns)}..{max(turns)}" if turns else "no turn"
         raise TurnOutside(
             f"turns {first_turn}..{last_turn} are outside {there} of {path.name}",
             hint="a branch's journal begins at its fork; earlier turns are in its parent's",
         )
-    begin = min(named)
-    later = [place for turn, place in index.turns.items() if turn > last_turn and place > begin]
+    begin, last = min(named), max(named)
+    later = [place for turn, place in turns.items() if turn > last_turn and place > last]
     return begin, min(later, default=Place(index.events, index.end))
 
 

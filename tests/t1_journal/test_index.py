@@ -28,7 +28,7 @@ def test_each_turn_is_where_the_index_says(tmp_path: Path) -> None:
         assert data[place.offset - 1 : place.offset] in (b"", b"\n")
         assert f'"seq":{place.seq},'.encode() in data[place.offset :].split(b"\n")[0]
     verdict = verify(path)
-    assert index[1:] == (verdict.events, verdict.end, verdict.head, [])
+    assert index[1:] == (verdict.events, verdict.end, verdict.head, [], True)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -77,6 +77,17 @@ def test_a_late_event_belongs_to_the_stretch_in_which_it_was_written(tmp_path: P
     assert events_between(path, index, 3, 3) == events[3:5]
     assert events_between(path, index, 1, 1) == events[1:2]
     assert events_between(path, index, 4, 4) == events[5:]
+
+
+def test_turns_that_begin_out_of_order_are_found_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal.jsonl"
+    turns = [0, 1, 3, 2, 4]
+    events = write(path, (Step(replied(turn), turn, "s") for turn in turns))
+    index = build_index(path)
+    assert not index.in_order
+    assert events_between(path, index, 1, 2) == events[1:4]
+    assert events_between(path, index, 2, 3) == events[2:4]
+    assert events_between(path, index, 3, 3) == events[2:4]
 
 
 def test_a_branch_begins_in_the_middle(tmp_path: Path) -> None:

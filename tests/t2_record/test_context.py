@@ -16,7 +16,6 @@ from wild import any_json
 
 from branchkit.errors import BlobMissing, JournalDamaged
 from branchkit.journal.blobs import Blobs
-from branchkit.journal.chain import seal
 from branchkit.journal.events import (
     ContextBuilt,
     Copied,
@@ -55,17 +54,7 @@ class Run:
     def add(self, payload: Payload, turn: int = 0) -> int:
         """The seq of the event."""
         seq = len(self.events)
-        self.events.append(
-            seal(
-                payload,
-                seq=seq,
-                turn=turn,
-                step_id="s",
-                recorded_at=NOW,
-                run_id="r",
-                prev_event_hash=ZERO_HASH,
-            ).event
-        )
+        self.events.append(Event(seq, turn, "s", payload, NOW, "r", ZERO_HASH, ZERO_HASH))
         return seq
 
     def say(self, text: str, turn: int = 0) -> Seen:

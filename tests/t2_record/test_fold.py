@@ -171,7 +171,7 @@ def test_two_recordings_of_one_run_have_one_logical_hash(tmp_path: Path) -> None
             "provider_call_ids": [name],
             "duration_ms": duration,
         }
-        writer.append(replied(1, duration_ms=duration, **own), turn=1, step_id="t0001")
+        writer.append(replied(1, **own), turn=1, step_id="t0001")
         writer.close()
         records.append(fold(None, read(path)[0]))
     assert records[0].logical == records[1].logical
