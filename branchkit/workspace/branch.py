@@ -15,7 +15,7 @@ from typing import NamedTuple
 from branchkit import disk
 from branchkit.workspace import edit, hashes, log
 from branchkit.workspace.base import Base
-from branchkit.workspace.changes import Change, Fill, Gone, Host, Resize, Write, decode, encode
+from branchkit.workspace.changes import Change, Fill, Host, Resize, Write, decode, encode
 from branchkit.workspace.content import Contents, pwrite_all
 from branchkit.workspace.layers import INLINE_BYTES, Frozen, Hosted, Rec, Tree
 
@@ -132,7 +132,7 @@ class Live:
         if rec is None or rec.parents or fid == self.tree.root:
             return
         own_host = self._own_host(rec)
-        self.commit([Gone(fid)])
+        self.tree.drop(fid)
         if own_host:
             self._unsynced.discard(fid)
             self.contents.host_path(self.tree.layer, fid).unlink(missing_ok=True)

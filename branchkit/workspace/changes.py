@@ -96,16 +96,10 @@ class Xattr(NamedTuple):
     now_ns: int
 
 
-class Gone(NamedTuple):
-    """Nobody can reach this inode any more."""
-
-    fid: int
-
-
-Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Xattr | Gone
+Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Xattr
 _KINDS: dict[str, type[Change]] = {
     "u": Up, "n": New, "p": Put, "c": Cut, "m": Meta, "f": Fill,
-    "w": Write, "r": Resize, "h": Host, "x": Xattr, "g": Gone,
+    "w": Write, "r": Resize, "h": Host, "x": Xattr,
 }  # fmt: skip
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 

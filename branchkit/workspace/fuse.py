@@ -19,10 +19,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 
 from branchkit.errors import DiskFull
-from branchkit.workspace import edit
-from branchkit.workspace.layers import FID_BITS
+from branchkit.workspace import edit, names
 from branchkit.workspace.loop import Loop, run
-from branchkit.workspace.nodes import FID_MASK, ROOT, WRITE_HANDLE, Nodes
+from branchkit.workspace.nodes import ROOT, WRITE_HANDLE, Nodes
 
 FOREVER_S = 86400  # every change comes through this mount, so the kernel may believe what it has
 
@@ -68,8 +67,7 @@ class Overlay(pyfuse3.Operations):
         self._store = os.fspath(store)
         self.nodes = Nodes(self._forget_attr)
         self._attrs: dict[int, pyfuse3.EntryAttributes] = {}
-        self._listings: dict[int, tuple[int, list[tuple[bytes, int]]]] = {}
-        self._next_listing = 1
+        self._listings = names.Listings(self.nodes)
         self._root_attr = self._make_root_attr()
         self._absent = pyfuse3.EntryAttributes()
         self._absent.st_ino = pyfuse3.InodeT(0)
@@ -116,18 +114,8 @@ class Overlay(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """A name in a directory; that there is none is remembered by the kernel too."""
-        if parent_inode == ROOT:
-            number = self.nodes.names.get(name)
-            if number is None:
-                raise pyfuse3.FUSEError(errno.ENOENT)  # not remembered: it may be made any time
-            return self._entry(self.nodes.root(number))
-        live, parent = self.nodes.at(parent_inode)
-        fid = live.tree.entries(parent).get(name)
-        if fid is None:
-            if len(name) > edit.NAME_BYTES:
-                raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
-            return self._absent
-        return self._entry(parent_inode & ~FID_MASK | fid)
+        node = names.lookup(self.nodes, parent_inode, name)
+        return self._absent if node is None else self._entry(node)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """The kernel has dropped inodes; no reply and no error is possible here."""
@@ -176,77 +164,47 @@ class Overlay(pyfuse3.Operations):
         live, fid = self.nodes.at(inode)
         return live.tree.get(fid).target
 
-    def _make(
-        self,
-        parent_inode: int,
-        name: bytes,
-        mode: int,
-        ctx: pyfuse3.RequestContext,
-        *,
-        rdev: int = 0,
-        target: bytes = b"",
-    ) -> int:
-        live, parent = self.nodes.at(parent_inode)
-        owner = (ctx.uid, ctx.gid)
-        made = edit.make(
-            live.tree, parent, name, mode, owner, time.time_ns(), rdev=rdev, target=target
-        )
-        live.commit(made.changes)
-        return parent_inode & ~FID_MASK | made.fid
-
     @guarded
     def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """A FIFO, socket, device or regular file."""
-        return self._entry(self._make(parent_inode, name, mode, ctx, rdev=rdev))
+        owner = (ctx.uid, ctx.gid)
+        return self._entry(names.make(self.nodes, parent_inode, name, mode, owner, rdev=rdev))
 
     @guarded
     def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """A directory."""
-        return self._entry(self._make(parent_inode, name, mode, ctx))
+        owner = (ctx.uid, ctx.gid)
+        return self._entry(names.make(self.nodes, parent_inode, name, mode, owner))
 
     @guarded
     def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """A symbolic link."""
-        mode = stat.S_IFLNK | 0o777
-        return self._entry(self._make(parent_inode, name, mode, ctx, target=target))
+        owner, mode = (ctx.uid, ctx.gid), stat.S_IFLNK | 0o777
+        return self._entry(names.make(self.nodes, parent_inode, name, mode, owner, target=target))
 
     @guarded
     def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Another name for a file of the same branch."""
-        live, fid = self.nodes.at(inode)
-        if inode >> FID_BITS != new_parent_inode >> FID_BITS:
-            raise pyfuse3.FUSEError(errno.EXDEV)
-        parent = new_parent_inode & FID_MASK
-        live.commit(edit.link(live.tree, fid, parent, new_name, time.time_ns()))
+        names.link(self.nodes, inode, new_parent_inode, new_name)
         return self._entry(inode)
-
-    def _lost_name(self, node: int) -> None:
-        self._attrs.pop(node, None)
-        self.nodes.drop_if_orphan(node)
 
     @guarded
     def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove a name; the inode lives on while it is open."""
-        live, parent = self.nodes.at(parent_inode)
-        gone = edit.unlink(live.tree, parent, name, time.time_ns())
-        live.commit(gone.changes)
-        self._lost_name(parent_inode & ~FID_MASK | gone.fid)
+        names.unlink(self.nodes, parent_inode, name)
 
     @guarded
     def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove an empty directory."""
-        live, parent = self.nodes.at(parent_inode)
-        gone = edit.rmdir(live.tree, parent, name, time.time_ns())
-        live.commit(gone.changes)
-        self._lost_name(parent_inode & ~FID_MASK | gone.fid)
+        names.rmdir(self.nodes, parent_inode, name)
 
     @guarded
     def rename(
@@ -259,14 +217,7 @@ class Overlay(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> None:
         """Move a name, with RENAME_NOREPLACE and RENAME_EXCHANGE."""
-        live, parent = self.nodes.at(parent_inode_old)
-        if parent_inode_old >> FID_BITS != parent_inode_new >> FID_BITS:
-            raise pyfuse3.FUSEError(errno.EXDEV)
-        to = parent_inode_new & FID_MASK
-        done = edit.rename(live.tree, parent, name_old, to, name_new, time.time_ns(), flags)
-        live.commit(done.changes)
-        if done.fid:
-            self._lost_name(parent_inode_old & ~FID_MASK | done.fid)
+        names.rename(self.nodes, parent_inode_old, name_old, parent_inode_new, name_new, flags)
 
     def _handle(self, node: int, flags: int) -> pyfuse3.FileInfo:
         return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(self.nodes.opened(node, flags)))
@@ -289,7 +240,7 @@ class Overlay(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """A new regular file, open."""
-        node = self._make(parent_inode, name, mode, ctx)
+        node = names.make(self.nodes, parent_inode, name, mode, (ctx.uid, ctx.gid))
         return self._handle(node, flags), self._entry(node)
 
     @guarded
@@ -324,49 +275,25 @@ class Overlay(pyfuse3.Operations):
     @guarded
     def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileHandleT:
         """A listing; read anew whenever it is rewound."""
-        listing, self._next_listing = self._next_listing, self._next_listing + 1
-        self._listings[listing] = (inode, [])
-        return pyfuse3.FileHandleT(listing)
+        return pyfuse3.FileHandleT(self._listings.open(inode))
 
     @guarded
     def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """Names with true attributes from position ``start_id`` on."""
-        node, names = self._listings[fh]
-        if start_id == 0:
-            names = self._list(node)
-            self._listings[fh] = (node, names)
-        for at in range(start_id, len(names)):
-            name, child = names[at]
-            if not self._is_there(node, name, child):
-                continue  # removed since: naming it would plant it in the kernel's cache again
-            attr = self._attr(child)
-            if not pyfuse3.readdir_reply(token, pyfuse3.FileNameT(name), attr, at + 1):
+        for name, node, after in self._listings.names(fh, start_id):
+            if not pyfuse3.readdir_reply(token, pyfuse3.FileNameT(name), self._attr(node), after):
                 return
-            self._entry(child)
-
-    def _is_there(self, node: int, name: bytes, child: int) -> bool:
-        if node == ROOT:
-            return self.nodes.names.get(name) == child >> FID_BITS
-        live, fid = self.nodes.at(node)
-        return live.tree.entries(fid).get(name) == child & FID_MASK
-
-    def _list(self, node: int) -> list[tuple[bytes, int]]:
-        if node == ROOT:
-            names = sorted(self.nodes.names.items())
-            return [(name, self.nodes.root(number)) for name, number in names]
-        live, fid = self.nodes.at(node)
-        prefix = node & ~FID_MASK
-        return [(name, prefix | child) for name, child in live.tree.entries(fid).items()]
+            self._entry(node)
 
     @guarded
     def releasedir(self, fh: int) -> None:
         """closedir(3)."""
-        self._listings.pop(fh, None)
+        self._listings.close(fh)
 
     @guarded
     def fsyncdir(self, fh: int, datasync: bool) -> None:
         """Return once every name so far is on stable storage."""
-        node, _ = self._listings[fh]
+        node = self._listings.node(fh)
         if node != ROOT:
             self.nodes.at(node)[0].sync()
 

@@ -23,7 +23,6 @@ from branchkit.workspace.changes import (
     Change,
     Cut,
     Fill,
-    Gone,
     Host,
     Meta,
     New,
@@ -138,7 +137,7 @@ class Tree:
         self._do: dict[type[Change], Callable[[Any], None]] = {
             Up: self._up, New: self._new, Put: self._put, Cut: self._cut, Meta: self._meta,
             Fill: self._fill, Write: self._write, Resize: self._resize, Host: self._host,
-            Xattr: self._xattr, Gone: self._gone,
+            Xattr: self._xattr,
         }  # fmt: skip
 
     def get(self, fid: int) -> Rec:
@@ -187,10 +186,15 @@ class Tree:
         """This state for a snapshot; the top must have been pushed."""
         return Frozen(self.layers, dict(self.digests), self.next_fid)
 
+    def drop(self, fid: int) -> None:
+        """Forget an inode that nobody can reach. Not logged: a replay ends with `sweep`."""
+        self.top.pop(fid, None)
+        self.view.pop(fid, None)
+
     def sweep(self) -> None:
         """Forget what lost its last name while it was open (after a replay nobody has it open)."""
         for fid in [f for f, r in self.top.items() if not r.parents and f != self.root]:
-            self._gone(Gone(fid))
+            self.drop(fid)
 
     def _resolve(self, fid: int) -> Rec:
         for layer in self.layers:
@@ -341,10 +345,6 @@ class Tree:
             xattrs[name] = bytes.fromhex(change.value)
         rec.xattrs, rec.ctime_ns = xattrs, change.now_ns
         self._touched(change.fid, rec)
-
-    def _gone(self, change: Gone) -> None:
-        self.top.pop(change.fid, None)
-        self.view.pop(change.fid, None)
 
 
 def merge(layers: Sequence[dict[int, Rec]]) -> dict[int, Rec]:

@@ -21,7 +21,7 @@ from branchkit.workspace import compare, hashes, listing, scan
 from branchkit.workspace.branch import Live
 from branchkit.workspace.graft import graft
 from branchkit.workspace.scan import Entry
-from branchkit.workspace.store import Snapshot, Store
+from branchkit.workspace.store import Snapshot, Store, hold
 
 
 class Copies:
@@ -48,16 +48,12 @@ class Copies:
     @contextmanager
     def _store(self) -> Iterator[Store]:
         """The store, ours alone for the time of one call."""
-        fd = os.open(self.path / "store.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with hold(self.path / "store.lock"):
             store = Store(self.path)
             try:
                 yield store
             finally:
                 store.close()
-        finally:
-            os.close(fd)
 
     def _directory(self, name: str) -> Path:
         return self.path / "copies" / name

@@ -27,7 +27,7 @@ from branchkit.workspace import stale
 from branchkit.workspace.compare import Change
 from branchkit.workspace.materialize import Copies
 from branchkit.workspace.probe import probe
-from branchkit.workspace.store import Snapshot, prepare
+from branchkit.workspace.store import Snapshot, hold, prepare
 
 REPLY_BYTES = 1 << 16
 START_TIMEOUT_S = 60.0  # a cold start imports trio and replays logs; the disk may be slow
@@ -302,22 +302,18 @@ def _daemon(store: Path, linger_s: float) -> Remote:
 
     Under ``open.lock``, so that processes that open at once find one and the same.
     """
-    turn = os.open(store / "open.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    with hold(store / "open.lock"):
         remote = _connect(store)
         if remote is None:
             _wait_until_free(store)
             _start(store, linger_s)
             remote = _connect(store)
-        if remote is None:
-            raise DaemonGone(
-                f"the process that serves {store} left as soon as it had started",
-                hint=f"see {store / 'daemon.log'}",
-            )
-        return remote
-    finally:
-        os.close(turn)
+    if remote is None:
+        raise DaemonGone(
+            f"the process that serves {store} left as soon as it had started",
+            hint=f"see {store / 'daemon.log'}",
+        )
+    return remote
 
 
 def _connect(store: Path) -> Remote | None:

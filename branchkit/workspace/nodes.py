@@ -115,7 +115,7 @@ class Nodes:
             refs[fid] = left
             return False
         refs.pop(fid, None)
-        self.drop_if_orphan(node)
+        self._drop_if_orphan(node)
         return True
 
     def opened(self, node: int, flags: int) -> int:
@@ -136,11 +136,16 @@ class Nodes:
         if mounted is None or node in self.opens:
             return
         mounted.live.contents.release(node & FID_MASK)
-        self.drop_if_orphan(node)
+        self._drop_if_orphan(node)
         if node >> FID_BITS in self._dropped:
             self._end_if_unused(node >> FID_BITS)
 
-    def drop_if_orphan(self, node: int) -> None:
+    def lost_name(self, node: int) -> None:
+        """One of the names of ``node`` is gone."""
+        self._changed(node)
+        self._drop_if_orphan(node)
+
+    def _drop_if_orphan(self, node: int) -> None:
         """Give back an inode that nobody can reach: no name, not open, not remembered."""
         number, fid = node >> FID_BITS, node & FID_MASK
         if fid not in self._refs[number] and node not in self.opens:

@@ -12,10 +12,12 @@ process may read snapshots: they never change.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,8 @@ from branchkit.workspace.layers import Frozen, Tree
 
 VERSION = "branchkit-workspace 1\n"
 NAME_BYTES = 200
+_DIRECTORIES = ("bases", "layers", "mnt", "copies")
+_MINE = {*_DIRECTORIES, "open.lock", "version"}
 
 
 class Snapshot(NamedTuple):
@@ -65,24 +69,45 @@ def prepare(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     path = path.resolve()
     version = path / "version"
-    try:
-        found = version.read_text()
-    except FileNotFoundError:
-        if any(entry.name != "open.lock" for entry in path.iterdir()):
+    if not version.exists():
+        if strange := [e.name for e in path.iterdir() if not _is_mine(e.name)]:
             raise UsageError(
-                f"{path} is neither empty nor a workspace store",
+                f"{path} is neither empty nor a workspace store: it holds {strange[0]}",
                 hint="name an empty or a new directory as store",
-            ) from None
-        for name in ("bases", "layers", "mnt", "copies"):
-            (path / name).mkdir(exist_ok=True)
-        disk.write_durably(version, VERSION.encode())
-        return path
+            )
+        _make_store(path, version)
+    found = version.read_text()
     if found != VERSION:
         raise WorkspaceError(
             f"{path} is a store of version {found.strip()!r}, this is {VERSION.strip()!r}",
             hint="open it with the branchkit that made it, or start a new store",
         )
     return path
+
+
+def _is_mine(name: str) -> bool:
+    """Whether a half-made store may hold ``name`` (temporary files begin with a dot)."""
+    return name in _MINE or name.startswith(".version.")
+
+
+def _make_store(path: Path, version: Path) -> None:
+    """Under ``open.lock``: several processes may find that there is no store yet."""
+    with hold(path / "open.lock"):
+        if not version.exists():
+            for name in _DIRECTORIES:
+                (path / name).mkdir(exist_ok=True)
+            disk.write_durably(version, VERSION.encode())  # last: it says that the rest is there
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Have the exclusive lock ``path``; waits for it, gives it back when the block ends."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 class Store:
