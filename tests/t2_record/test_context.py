@@ -249,6 +249,10 @@ def test_a_result_is_delivered_whole_or_in_part(tmp_path: Path) -> None:
     assert contexts.message(whole[1]) == tool_message("c2", big)
     assert contexts.message(part) == tool_message("c2", "long")
     assert contexts.full_text("c2") == big
+    plain = run.add(Delivered(call_id="c1", rule="none", role="user"), 1)
+    assert contexts.message(plain) == {"role": "user", "content": "short"}
+    word = {"role": "tool", "content": [{"type": "text", "text": "as imported"}]}
+    assert contexts.message(run.add(Delivered(call_id="c1", rule="none", message=word), 1)) == word
 
 
 def test_a_text_that_is_nowhere_names_its_turn(tmp_path: Path) -> None:
