@@ -8,6 +8,7 @@ answer comes from the world (``Recording``) or from the tape (``Replaying``).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -37,7 +38,7 @@ from branchkit.journal.events import (
     reply_step,
 )
 from branchkit.journal.format import value_hash
-from branchkit.record.context import ContextHash, Seen, difference, tool_message, seen
+from branchkit.record.context import ContextHash, Seen, difference, seen, tool_message
 from branchkit.record.record import REDUCER_VERSION, Record
 
 
@@ -69,6 +70,13 @@ class Reply(NamedTuple):
     def text(self) -> str:
         """What the model said beside its calls."""
         return str(self.message.get("content") or "")
+
+
+class _Hashed(NamedTuple):
+    """A message as it was handed in, and what is known of it."""
+
+    given: Message
+    item: Seen
 
 
 class Waiting(BaseException):
@@ -134,6 +142,7 @@ class Session:
         self._hash = ContextHash(self._tools)
         self._base = base or Base([], None, in_parent=False)
         self._known = {item.message_hash: item for item in self._base.later}
+        self._last: list[_Hashed] = []  # the last context as it was handed in
         self._open_turn: tuple[int, int, str] | None = None  # turn, seq of its reply, record before
 
     @property
@@ -175,7 +184,7 @@ class Session:
         turn = self.turn + 1
         step = reply_step(turn)
         settings = dict(sampling or {})
-        context = [self._known.get((item := seen(m)).message_hash, item) for m in messages]
+        context = self._seen(messages)
         context_hash = self._hash.of(context)
         request_hash = value_hash([context_hash, self._mode.requested_model, settings])
         before = self.record.logical
@@ -330,6 +339,22 @@ class Session:
         checkpoint = self._mode.checkpoint(self.turn, step)
         if checkpoint is not None:
             self._mode.emit(checkpoint, self.turn, step)
+
+    def _seen(self, messages: Sequence[Message]) -> list[Seen]:
+        """The messages with their hashes and events; what was in the last context is not rehashed.
+
+        A loop hands its whole growing list in at every turn: hashing it all would be quadratic. An
+        object counts as the same only while it equals the copy taken of it, so a message that was
+        changed in place is seen anew.
+        """
+        last, self._last = self._last, []
+        for index, message in enumerate(messages):
+            known = last[index] if index < len(last) else None
+            if known is None or known.given is not message or known.item.message != message:
+                item = seen(copy.deepcopy(message))
+                known = _Hashed(message, self._known.get(item.message_hash, item))
+            self._last.append(known)
+        return [hashed.item for hashed in self._last]
 
     def _remember(self, message: Message, event: Event) -> None:
         item = seen(message, event.seq)

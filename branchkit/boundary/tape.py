@@ -76,14 +76,21 @@ class Tape:
 
     def finish(self) -> None:
         """Raise Diverged if an event of the journal was never consumed."""
+        event = self._next()
+        if event is not None:
+            self._diverge(event, event.step_id, {"kind": "nothing: it has ended"})
+
+    def _next(self) -> Event | None:
+        """The first recorded event that is still to be consumed."""
         left = [waiting[0] for waiting in self._waiting.values() if waiting]
-        if left:
-            event = min(left, key=lambda event: event.seq)
-            self._diverge(event, event.step_id, {"kind": "nothing: the harness has ended"})
+        return min(left, key=lambda event: event.seq, default=None)
 
     def _diverge(self, expected: Event | None, step_id: str, actual: dict[str, Any]) -> NoReturn:
-        if expected is None and self._cut_off and self.consumed == len(self.events):
+        if self._cut_off and self.consumed == len(self.events):
             raise TapeEnded
+        asked = expected is not None
+        # Where nothing of this kind is recorded at this step, what is due next tells more.
+        expected = expected or self._next()
         wanted: dict[str, Any] | None = None
         if expected is not None:
             wanted = {"kind": expected.kind, "payload": payload_json(expected.payload)}
@@ -95,11 +102,12 @@ class Tape:
             "actual": actual,
             "record_hash": self.record.logical,
         }
-        what = f"the journal holds {expected.kind}" if expected else "the journal holds nothing"
+        due = f"{expected.kind} of {expected.step_id}" if expected else "nothing more"
+        other = (
+            " with other content" if asked and expected and expected.kind == actual["kind"] else ""
+        )
         raise Diverged(
-            f"event {seq}, step {step_id}: {what}, the harness made {actual['kind']}"
-            + (
-                "" if expected is None or expected.kind != actual["kind"] else " with other content"
-            ),
+            f"event {seq}, step {step_id}: the journal holds {due}, "
+            f"the harness made {actual['kind']}{other}",
             report=report,
         )

@@ -17,7 +17,7 @@ from branchkit.branch.swap import Swap
 from branchkit.errors import BlobMissing, UsageError
 from branchkit.harness.components import DEFAULTS, Harness, build, component
 from branchkit.journal.events import Component, Delivered, Event, Message
-from branchkit.record.context import Seen, seen
+from branchkit.record.context import Seen, as_in_parent, seen
 from branchkit.record.record import Record
 from branchkit.replay.recorded import Recorded
 
@@ -96,8 +96,8 @@ def _base(recorded: Recorded, turn: int, context: list[Seen]) -> Base:
     own = recorded.contexts.turns
     built = own.get(turn + 1) or own.get(turn)
     held = len(recorded.contexts.at_seq(built.seq)) if built else 0
-    later = [item._replace(in_parent=True) for item in context[held:]]
-    return Base(context[:held], built.seq if built else None, True, later)
+    named = as_in_parent(context)
+    return Base(named[:held], built.seq if built else None, True, named[held:])
 
 
 def _decision(swap: Swap | None) -> Message | None:

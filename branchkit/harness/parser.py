@@ -1,9 +1,9 @@
 """Parsers: what calls stand in a reply.
 
 ``native``        the ``tool_calls`` of the message
-``fenced:LANG``   the one fenced code block of that language is a command for ``bash``, answered as a
-                  user message; for harnesses that speak plain text (mini-swe-agent is one). A model
-                  that calls tools natively is understood too.
+``fenced:LANG``   the one fenced code block of that language is a command for ``bash``, answered as
+                  a user message; for harnesses that speak plain text (mini-swe-agent is one). A
+                  model that calls tools natively is understood too.
 """
 
 from __future__ import annotations

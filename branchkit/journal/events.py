@@ -63,7 +63,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class TaskStarted(Payload, frozen=True, kw_only=True):
     """The run's first event: the task, the harness by component, and the versions of everything."""
 
-    VOLATILE = frozenset({"versions", "base", "started_at"})
+    VOLATILE = frozenset({"versions", "base", "started_at", "origin"})
 
     task: str
     harness: str  # "branchkit" for the loop of this package, "own" for a user's, else a format
