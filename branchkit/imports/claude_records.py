@@ -51,7 +51,7 @@ def path_of(graph: Graph, main: Sequence[Item]) -> list[Node]:
     }
     for item in main:
         if item.value.get("type") == "user" and any(
-            block.get("type") == "tool_result" and block.get("tool_use_id") in calls
+            block.get("type") == "tool_result" and str(block.get("tool_use_id")) in calls
             for block in blocks_of(item.value)
         ):
             taken.add(item.id)

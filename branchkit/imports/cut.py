@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from branchkit.journal.format import Json
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},"]', re.DOTALL)
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _CLOSING = {"{": "}", "[": "]"}
 
@@ -35,6 +35,8 @@ def complete_part(text: str) -> Part | None:
     best: tuple[int, str] | None = None
     for match in _TOKEN.finditer(text):
         token = match[0]
+        if token == '"':  # a string without its end: what follows is its text
+            break
         if token in "[{":
             stack.append(token)
             if _keeps(stack):

@@ -189,7 +189,7 @@ def test_strange_values_anywhere_are_imported_or_refused(
         inner = value
         for key in path:
             inner = inner[key]
-        inner[last] = data.draw(anything)
+        inner[last] = copy.deepcopy(data.draw(anything))  # or it could hold itself
     number = len(list(tmp_path.iterdir()))
     folder = tmp_path / str(number)
     folder.mkdir()
