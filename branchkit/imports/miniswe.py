@@ -206,7 +206,7 @@ def _calls(message: Message, extra: dict[str, Any]) -> list[ImportedCall]:
         ]
     blocks = FENCE.findall(text_of(message.get("content")))
     # Anything but one block was answered by a complaint, and nothing was run.
-    return [ImportedCall("bash", {"command": blocks[0].strip("\n")})] if len(blocks) == 1 else []
+    return [ImportedCall("bash", {"command": blocks[0].rstrip("\n")})] if len(blocks) == 1 else []
 
 
 def _native(call: dict[str, Any]) -> ImportedCall:

@@ -47,12 +47,21 @@ def test_version_1_commands_are_calls_of_bash(tmp_path: Path) -> None:
     assert run.codes() == ["legacy_layout", "no_call_ids"]
     assert "model" in run.imported.unknown
     started = run.recorded.started
-    assert started.components["parser"] == Component(spec="fenced:bash")
+    assert started.components["parser"] == Component(spec="fenced:mswea_bash_command")
     assert started.components["tools"] == Component(spec="bash")
     assert (started.task, run.recorded.record.status) == (
         "Fix the shop.\r\nIt is closed.",
         "completed",
     )
+
+
+def test_the_parser_reads_the_fence_that_the_run_used(tmp_path: Path) -> None:
+    value = [
+        {"role": "user", "content": "Count"},
+        {"role": "assistant", "content": "I count.\n\n```bash\nwc -l a\n```"},
+    ]
+    run = opened(saved(tmp_path, "plain.traj.json", value), tmp_path)
+    assert run.recorded.started.components["parser"] == Component(spec="fenced:bash")
 
 
 def test_a_reply_with_two_blocks_ran_nothing(tmp_path: Path) -> None:
