@@ -176,13 +176,13 @@ def refuse(directory: Path, store: Path) -> None:
     """
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory", hint="name the directory to start from")
-    inside = f"{directory} lies inside the store {store}"
     if store == directory or store.is_relative_to(directory):
         raise UsageError(
             f"the store {store} lies inside the base {directory}",
             hint="put the store beside the base, not into it (--store DIR)",
         )
-    if directory.is_relative_to(store) and not directory.is_relative_to(store / "bases"):
+    if any(directory.is_relative_to(store / name) for name in ("mnt", "copies", "layers")):
+        inside = f"{directory} lies inside the store {store}"
         raise UsageError(inside, hint="use a directory outside of the store as base")
     points = {mount.point for mount in stale.mounts()} - {directory}
     if inner := [point for point in points if point.is_relative_to(directory)]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from branchkit import disk
 from branchkit.workspace import edit, hashes, log
 from branchkit.workspace.base import Base
-from branchkit.workspace.changes import Change, Fill, Host, Resize, Write, decode, encode
+from branchkit.workspace.changes import Change, Cut, Fill, Host, Resize, Up, Write, decode, encode
 from branchkit.workspace.content import Contents, pwrite_all
 from branchkit.workspace.layers import INLINE_BYTES, Frozen, Hosted, Rec, Tree
 
@@ -30,8 +30,16 @@ class Tally(NamedTuple):
 class Live:
     """A branch that can be read and written."""
 
-    def __init__(self, layers: Path, base: Base, layer: str, frozen: Frozen | None) -> None:
+    def __init__(
+        self,
+        layers: Path,
+        base: Base,
+        layer: str,
+        frozen: Frozen | None,
+        reserve: log.Reserve | None = None,
+    ) -> None:
         """Load the branch; its top layer's log is replayed, a torn tail cut off."""
+        self._reserve = reserve
         self._layers = layers
         self.base = base
         self.tree = Tree(base, layer, frozen)
@@ -48,13 +56,18 @@ class Live:
     def log(self) -> log.Log:
         """The top layer's log, created at the first mutation."""
         if self._log is None:
-            self._log = log.Log(self._log_path(self.tree.layer), good_bytes=self._good_bytes)
+            self._log = log.Log(
+                self._log_path(self.tree.layer),
+                good_bytes=self._good_bytes,
+                reserve=self._reserve,
+            )
         return self._log
 
     def commit(self, changes: Sequence[Change], blob: bytes | bytearray = b"") -> None:
         """Log ``changes``, then carry them out."""
         if changes:
-            self.log.append(encode(changes), blob)
+            frees = all(isinstance(change, Cut | Up) for change in changes) or _empties(changes)
+            self.log.append(encode(changes), blob, frees=frees)
             self.tree.apply(changes, blob)
             self.on_change(changes)
 
@@ -221,6 +234,11 @@ class Live:
                 xattrs=self.tree.xattrs(fid),
             )
         return rec.leaf
+
+
+def _empties(changes: Sequence[Change]) -> bool:
+    """Whether a file is cut to nothing, which gives its space back."""
+    return isinstance(changes[-1], Fill | Resize) and changes[-1].size == 0
 
 
 def replay(tree: Tree, path: Path) -> int:

@@ -12,6 +12,7 @@ ones is damage, and an error: cutting there would silently lose what had been ac
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from branchkit import disk
-from branchkit.errors import WorkspaceError
+from branchkit.errors import DiskFull, WorkspaceError
 
+RESERVE_BYTES = 256 * 1024  # some 2,000 removals, of which the first already gives space back
 MAGIC = b"bkf1"
 HEADER = struct.Struct("<4sIII")
 CRC = struct.Struct("<I")
@@ -39,23 +41,65 @@ class Frame(NamedTuple):
     end_bytes: int
 
 
+class Reserve:
+    """Disk space put aside for frames that give space back: on a full disk ``rm`` must work."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def fill(self) -> None:
+        """Put the space aside; on a disk that is full already there is none to put aside."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        except OSError as error:
+            disk.truncate(fd, 0)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        finally:
+            os.close(fd)
+
+    def spend(self) -> bool:
+        """Give the space up; whether there was any."""
+        try:
+            had = self._path.stat().st_size > 0
+            os.truncate(self._path, 0)
+        except FileNotFoundError:
+            return False
+        return had
+
+
 class Log:
     """A frame file open for appending."""
 
-    def __init__(self, path: Path, *, good_bytes: int | None = None) -> None:
+    def __init__(
+        self, path: Path, *, good_bytes: int | None = None, reserve: Reserve | None = None
+    ) -> None:
         """Open or create ``path``; what lies behind ``good_bytes`` (a torn tail) is cut off."""
         self.path = path
+        self._reserve = reserve
         self.fd = disk.open_append(path)
         self.size_bytes = disk.size_bytes(self.fd)
         if good_bytes is not None and good_bytes < self.size_bytes:
             disk.truncate(self.fd, good_bytes)
             self.size_bytes = good_bytes
 
-    def append(self, value: object, blob: bytes | bytearray = b"") -> None:
-        """Write one frame; after an error (ENOSPC) the file ends with the last good frame."""
+    def append(self, value: object, blob: bytes | bytearray = b"", *, frees: bool = False) -> None:
+        """Write one frame; after an error (ENOSPC) the file ends with the last good frame.
+
+        One that ``frees`` space may use the reserve.
+        """
         text = _encode(value).encode("ascii")
         head = HEADER.pack(MAGIC, len(text), len(blob), zlib.crc32(blob, zlib.crc32(text)))
         frame = b"".join((head, CRC.pack(zlib.crc32(head)), text, blob))
+        try:
+            self._write(frame)
+        except (OSError, DiskFull):
+            if not (frees and self._reserve is not None and self._reserve.spend()):
+                raise
+            self._write(frame)
+
+    def _write(self, frame: bytes) -> None:
         try:
             written = os.write(self.fd, frame)
             if written < len(frame):

@@ -3,6 +3,7 @@
     version          "branchkit-workspace 1"
     catalog.log      frames: {"kind": base | branch | snapshot | drop, ...}
     bases/           <id>.json, <id>.manifest, <id>/ (an imported base)
+    reserve          space for removals on a full disk
     layers/          <layer>.log, <layer>/<fid> (contents over 64 KiB)
     mnt/ · copies/   where branches are seen: FUSE mount, or plain copies
 
@@ -31,7 +32,6 @@ from branchkit.workspace.layers import Frozen, Tree
 VERSION = "branchkit-workspace 1\n"
 NAME_BYTES = 200
 _DIRECTORIES = ("bases", "layers", "mnt", "copies")
-_MINE = {*_DIRECTORIES, "open.lock", "version"}
 
 
 class Snapshot(NamedTuple):
@@ -70,11 +70,7 @@ def prepare(path: Path) -> Path:
     path = path.resolve()
     version = path / "version"
     if not version.exists():
-        if strange := [e.name for e in path.iterdir() if not _is_mine(e.name)]:
-            raise UsageError(
-                f"{path} is neither empty nor a workspace store: it holds {strange[0]}",
-                hint="name an empty or a new directory as store",
-            )
+        _refuse_foreign(path)
         _make_store(path, version)
     found = version.read_text()
     if found != VERSION:
@@ -85,9 +81,21 @@ def prepare(path: Path) -> Path:
     return path
 
 
-def _is_mine(name: str) -> bool:
-    """Whether a half-made store may hold ``name`` (temporary files begin with a dot)."""
-    return name in _MINE or name.startswith(".version.")
+def _refuse_foreign(path: Path) -> None:
+    """Raise UsageError when ``path`` has folders of our names that are somebody else's.
+
+    Other parts of branchkit keep blobs and the like in the same directory: those may be there.
+    """
+    for name in _DIRECTORIES:
+        if (path / name).exists() and not ((path / name).is_dir() and _is_empty(path / name)):
+            raise UsageError(
+                f"{path} is no workspace store, and its {name!r} would be in the way of one",
+                hint="name an empty or a new directory as store",
+            )
+
+
+def _is_empty(directory: Path) -> bool:
+    return next(directory.iterdir(), None) is None
 
 
 def _make_store(path: Path, version: Path) -> None:
@@ -130,8 +138,12 @@ class Store:
             self._note(_row(frame.value))
             good_bytes = frame.end_bytes
         self._catalog: log.Log | None = None
+        self._reserve = log.Reserve(path / "reserve")
         if writable:
-            self._catalog = log.Log(path / "catalog.log", good_bytes=good_bytes)
+            self._reserve.fill()
+            self._catalog = log.Log(
+                path / "catalog.log", good_bytes=good_bytes, reserve=self._reserve
+            )
             self._sweep()
 
     def _sweep(self) -> None:
@@ -221,14 +233,15 @@ class Store:
         if live is None:
             row = self.branch(name)
             frozen = self.frozen(row.current) if row.current else None
-            live = Live(self.layers, self.base(row.base), row.layer, frozen)
+            base = self.base(row.base)
+            live = Live(self.layers, base, row.layer, frozen, self._reserve)
             self._live[name] = live
         return live
 
     def drop(self, name: str) -> Named:
         """Forget a branch; its snapshots stay. Its top layer goes with `discard`."""
         row = self.branch(name)
-        self._record({"kind": "drop", "name": name})
+        self._record({"kind": "drop", "name": name}, frees=True)
         self._live.pop(name, None)
         self._dropped[row.number] = row.layer
         return row
@@ -263,6 +276,7 @@ class Store:
         self._freeze_row(held, name, str(self._layer + 1))
         live.push(self.named[name].layer)
         self._frozen[snapshot.id] = live.tree.frozen()
+        self._reserve.fill()
         return snapshot
 
     def _root_snapshot(self, row: Named, live: Live) -> Snapshot:
@@ -310,10 +324,10 @@ class Store:
             tree.push("")
         return tree.frozen()
 
-    def _record(self, row: dict[str, Any], *, durable: bool = False) -> None:
+    def _record(self, row: dict[str, Any], *, durable: bool = False, frees: bool = False) -> None:
         if self._catalog is None:
             raise WorkspaceError("this store was opened for reading", hint="a bug: report it")
-        self._catalog.append(row)
+        self._catalog.append(row, frees=frees)
         if durable:
             self._catalog.sync()
         self._note(row)

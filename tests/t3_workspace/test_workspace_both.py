@@ -313,8 +313,19 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path, backend: str) -> 
     (tmp_path / "store" / "version").write_text("branchkit-workspace 99\n")
     with pytest.raises(WorkspaceError, match="'branchkit-workspace 99'"):
         Workspaces.open(tmp_path / "store", backend=backend)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="neither empty nor a workspace store"):
-        Workspaces.open(tmp_path, backend=backend)  # type: ignore[arg-type]
+    (tmp_path / "other" / "layers" / "mine").mkdir(parents=True)
+    with pytest.raises(UsageError, match="'layers' would be in the way"):
+        Workspaces.open(tmp_path / "other", backend=backend)  # type: ignore[arg-type]
+
+
+def test_a_store_may_stand_beside_blobs(opened: Open, base: Path, backend: str) -> None:
+    """The rest of branchkit keeps blobs and checkouts in the same directory, and may come first."""
+    store = base.parent / "store"
+    (store / "blobs").mkdir(parents=True)
+    shutil.copytree(base / "src", store / "checkouts" / "abc", symlinks=True)
+    ws = opened(store, backend=backend)
+    branch = ws.create("one", base=ws.add_base(store / "checkouts" / "abc"))
+    assert branch.tree_hash() == tree_hash(base / "src")
 
 
 def test_a_base_that_was_written_is_noticed(ws: Workspaces, base: Path) -> None:

@@ -207,6 +207,8 @@ def test_a_full_disk_reaches_the_writer_and_harms_nothing(
     assert (branch.path / "big").read_bytes()[:accepted] == (chunk * 9000)[:accepted]
     with pytest.raises(OSError, match="No space left"):
         os.mkdir(branch.path / ("d" * 200))
+    for path in branch.path.glob("rest*"):
+        path.unlink()  # on a full disk one must still be able to make room
     ws.stop()
     assert str(tmp_path / "small" / "store") not in Path("/proc/self/mountinfo").read_text()
     shutil.copytree(small_disk / "store", tmp_path / "store")
@@ -217,6 +219,33 @@ def test_a_full_disk_reaches_the_writer_and_harms_nothing(
         (root / "after").write_text("after")
         assert again.branch("one").freeze().tree_hash == tree_hash(root)
         again.stop()
+
+
+def test_a_full_disk_is_emptied_from_inside(small_disk: Path, base: Path) -> None:
+    """Removing a big file, or dropping a branch, gives the space back when nothing else goes."""
+    with Workspaces.open(small_disk / "store", backend="fuse") as ws:
+        base_id = ws.add_base(base)
+        one, two = ws.create("one", base=base_id), ws.create("two", base=base_id)
+        (two.path / "big").write_bytes(b"t" * 300_000)
+        (one.path / "big").touch()
+        fill(one.path / "big", b"o" * 50_000)
+        fill_rest(one)
+        two.drop()
+        (one.path / "small").write_bytes(b"s" * 100_000)
+        fill(one.path / "small", b"o" * 50_000)
+        fill_rest(one)
+        (one.path / "big").unlink()
+        deadline_s = time.monotonic() + 20
+        while free_bytes(small_disk) < 600_000 and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # the kernel gives an inode back when it gets to it
+        (one.path / "again").write_bytes(b"a" * 500_000)
+        assert one.freeze().tree_hash == tree_hash(one.path)
+        ws.stop()
+
+
+def free_bytes(point: Path) -> int:
+    info = os.statvfs(point)
+    return info.f_bavail * info.f_frsize
 
 
 def fill_rest(branch: Branch) -> None:
