@@ -125,19 +125,20 @@ class Recording:
         return self._result(call, Observation("error" if call.problem else "denied", text), None)
 
     def _result(self, call: Call, outcome: Observation, duration_ms: float | None) -> ToolResult:
-        data = outcome.text.encode("utf-8", "surrogatepass")
+        text = _joined(outcome.text)
+        data = text.encode("utf-8", "surrogatepass")
         inline = len(data) <= INLINE_LIMIT_BYTES
         result = ToolResult(
             call_id=call.call_id,
             status=outcome.status,
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),
-            text=outcome.text if inline else None,
+            text=text if inline else None,
             blob=None if inline else self._blobs.put(data),
             exit_code=outcome.exit_code,
             duration_ms=duration_ms,
         )
-        self._texts[call.call_id] = outcome.text
+        self._texts[call.call_id] = text
         return result
 
     def text_of(self, result: ToolResult) -> str:
@@ -184,6 +185,14 @@ class Recording:
 
     def finish(self) -> None:
         """Nothing: a recording has no tape that could be left over."""
+
+
+def _joined(text: str) -> str:
+    """``text`` with halves of a character that came apart as the character.
+
+    The journal's JSON cannot tell them from it, so replay would cut another text than we did.
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _since_ms(started: float) -> float:

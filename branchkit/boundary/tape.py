@@ -88,26 +88,24 @@ class Tape:
     def _diverge(self, expected: Event | None, step_id: str, actual: dict[str, Any]) -> NoReturn:
         if self._cut_off and self.consumed == len(self.events):
             raise TapeEnded
-        asked = expected is not None
         # Where nothing of this kind is recorded at this step, what is due next tells more.
-        expected = expected or self._next()
-        wanted: dict[str, Any] | None = None
-        if expected is not None:
-            wanted = {"kind": expected.kind, "payload": payload_json(expected.payload)}
-        seq = expected.seq if expected is not None else self.record.last_seq + 1
+        due = expected or self._next()
+        seq = due.seq if due is not None else self.record.last_seq + 1
         report: dict[str, object] = {
             "seq": seq,
             "step_id": step_id,
-            "expected": wanted,
+            "expected": None if due is None else _shown(due),
             "actual": actual,
             "record_hash": self.record.logical,
         }
-        due = f"{expected.kind} of {expected.step_id}" if expected else "nothing more"
-        other = (
-            " with other content" if asked and expected and expected.kind == actual["kind"] else ""
-        )
+        holds = "nothing more" if due is None else f"{due.kind} of step {due.step_id}"
+        other = "" if expected is None or expected.kind != actual["kind"] else " with other content"
         raise Diverged(
-            f"event {seq}, step {step_id}: the journal holds {due}, "
-            f"the harness made {actual['kind']}{other}",
+            f"event {seq}: the journal holds {holds}, the harness at step {step_id} made "
+            f"{actual['kind']}{other}",
             report=report,
         )
+
+
+def _shown(event: Event) -> dict[str, Any]:
+    return {"kind": event.kind, "step_id": event.step_id, "payload": payload_json(event.payload)}
