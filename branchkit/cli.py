@@ -92,6 +92,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_fork_options(fork, n=1)
     compare = verb("compare", _compare)
     compare.add_argument("directory", type=Path, help="the directory that a fork named")
+    when = verb("when", _when)
+    when.add_argument("file", type=Path)
+    when.add_argument("--check", required=True, metavar="CMD")
+    when.add_argument("--bisect", action="store_true", help="look at few turns only")
+    when.add_argument("--no-sandbox", action="store_true")
     replay = verb("replay", _replay)
     replay.add_argument("file", type=Path)
     replay.add_argument("--strict", action="store_true", help="the default; stops at a difference")
@@ -142,9 +147,12 @@ def _print(options: argparse.Namespace, value: dict[str, Any], text: Callable[[]
     print(json.dumps(value, ensure_ascii=True) if options.json else text())
 
 
-def _progress(done: int, total: int, what: str) -> None:
-    end = "\n" if done == total or not sys.stderr.isatty() else ""
-    print(f"\r{done}/{total} branches  {what:<40}", end=end, file=sys.stderr, flush=True)
+def _progress_of(things: str) -> Callable[[int, int, str], None]:
+    def show(done: int, total: int, what: str) -> None:
+        end = "\n" if done == total or not sys.stderr.isatty() else ""
+        print(f"\r{done}/{total} {things}  {what:<40}", end=end, file=sys.stderr, flush=True)
+
+    return show
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -157,7 +165,12 @@ def _demo(options: argparse.Namespace) -> int:
 
     chosen = _fork_options(options)
     found = run_demo(
-        options.file, options.swap, chosen, out=options.out, say=say, progress=_progress
+        options.file,
+        options.swap,
+        chosen,
+        out=options.out,
+        say=say,
+        progress=_progress_of("branches"),
     )
     if options.json:
         print(json.dumps(found.to_json()))
@@ -269,7 +282,9 @@ def _fork(options: argparse.Namespace) -> int:
     with open_run(options.file) as run:
         calls = estimate(run.recorded, options.turn, options.swap, Options(**chosen))
         print(f"at most {calls} model calls", file=sys.stderr)
-        found = run.fork(options.turn, swap=options.swap, progress=_progress, **chosen)
+        found = run.fork(
+            options.turn, swap=options.swap, progress=_progress_of("branches"), **chosen
+        )
         _print(options, found.to_json(), lambda: comparison_text(found))
     return EXIT_INTERRUPTED if found.partial else EXIT_OK
 
@@ -281,6 +296,21 @@ def _compare(options: argparse.Namespace) -> int:
 
     found = compare(options.directory)
     _print(options, found.to_json(), lambda: comparison_text(found))
+    return EXIT_OK
+
+
+def _when(options: argparse.Namespace) -> int:
+    """Name the turn whose files first fail (or pass) a check; no model is asked."""
+    from branchkit.branch.api import open_run
+
+    with open_run(options.file) as run:
+        found = run.when(
+            options.check, bisect=options.bisect, isolated=not options.no_sandbox,
+            progress=_progress_of("turns"),
+        )  # fmt: skip
+    lines = [f"after turn {one.turn:>4}: exit {one.exit}" for one in found.results]
+    said = "no turn changes the verdict" if found.turn is None else f"turn {found.turn} did it"
+    _print(options, found.to_json(), lambda: "\n".join([*lines, said, *found.calls]))
     return EXIT_OK
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from branchkit.branch.comparison import Comparison
 from branchkit.branch.fanout import Progress
@@ -15,7 +15,12 @@ from branchkit.journal.file import Verdict, verify
 from branchkit.replay.recorded import Recorded
 from branchkit.replay.rewind import Rewound, rewind
 from branchkit.replay.strict import Replayed, replay
+from branchkit.replay.when import Blame, When, blame, versions, when
 from branchkit.workspace import Workspaces
+from branchkit.workspace.history import Version
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Run:
@@ -60,6 +65,21 @@ class Run:
                 f"fork: {error}", hint=f"options are {', '.join(Options._fields)}"
             ) from None
         return fork(self.recorded, turn, swaps, options=chosen, progress=progress)
+
+    def when(self, check: str, **options: Any) -> When:
+        """Which turn did it? ``check`` on the workspace of every recorded turn (R65)."""
+        return when(self.recorded, check, workspaces=self.workspaces(), **options)
+
+    def blame(self, path: str) -> Blame:
+        """The turn and the calls that last changed a path of the workspace (R65)."""
+        return blame(self.recorded, path, workspaces=self.workspaces())
+
+    def history(self, path: str) -> pd.DataFrame:
+        """The versions of a path: turn, what, sha256, size, mode, snapshot; oldest first (R65)."""
+        import pandas as pd
+
+        found = versions(self.recorded, path, workspaces=self.workspaces())
+        return pd.DataFrame(found, columns=list(Version._fields))
 
     def replay(self, *, strict: bool = True) -> Replayed:
         """The harness run again on the tape; with ``strict`` a difference raises Diverged (R51)."""

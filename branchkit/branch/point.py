@@ -8,7 +8,7 @@ the system prompt from the prompt of the branch; everything else stands as it wa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -164,8 +164,18 @@ def _reworded(item: Seen, was: str, now: str) -> Seen:
     """The message with ``now`` where it said ``was``; itself if nothing changes."""
     if was == now:
         return item
-    content = str(item.message.get("content") or "")
-    return seen({**item.message, "content": content.replace(was, now) if was else now})
+    content = item.message.get("content")
+    if isinstance(content, list):  # text parts, images between them stay
+        parts = [_reworded_part(part, was, now) for part in content]
+        return seen({**item.message, "content": parts})
+    text = str(content or "")
+    return seen({**item.message, "content": text.replace(was, now) if was else now})
+
+
+def _reworded_part(part: Any, was: str, now: str) -> Any:
+    if isinstance(part, dict) and isinstance(part.get("text"), str) and was:
+        return {**part, "text": part["text"].replace(was, now)}
+    return part
 
 
 def _with_observation(

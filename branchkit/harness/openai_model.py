@@ -211,9 +211,15 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
 
 
+_WIRE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal")
+
+
 def _on_the_wire(message: Message) -> Message:
-    """The message with call ids that every provider takes: without dots."""
-    wire = dict(message)
+    """The message with call ids that every provider takes, and with what the dialect knows.
+
+    An imported message may carry more, such as signed thinking of another provider: not sent.
+    """
+    wire = {key: value for key, value in message.items() if key in _WIRE_KEYS}
     if "tool_call_id" in wire:
         wire["tool_call_id"] = _wire_id(wire["tool_call_id"])
     if wire.get("tool_calls"):
