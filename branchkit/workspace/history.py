@@ -14,7 +14,6 @@ from branchkit.errors import UsageError
 from branchkit.workspace.mount import Workspaces
 from branchkit.workspace.portable import BASES, SNAPSHOTS, export
 
-
 What = Literal["present", "added", "changed", "removed"]
 
 
@@ -59,7 +58,7 @@ def history(ws: Workspaces, *, base: str, taken: Sequence[Taken], path: str) -> 
             done: What = what if snapshot else "present"
             sha, size = entry.get("sha256"), entry.get("size")
             found.append(Version(at, turn, done, snapshot, sha, size, entry["mode"]))
-        gone = {at: {} for at in value.get("removed", ())}
+        gone: dict[str, dict[str, Any]] = {at: {} for at in value.get("removed", ())}
         for at, _ in _below(gone, wanted):
             known.pop(at, None)
             found.append(Version(at, turn, "removed", snapshot, None, None, None))
