@@ -108,10 +108,7 @@ def test_it_can_be_made_again_with_equal_logical_hashes(
     assert [logical_hash(event) for event in events] == [
         logical_hash(event) for event in sample.events
     ]
-    trees = [e.payload.tree_hash for e in events if isinstance(e.payload, Checkpoint)]
-    assert trees == [
-        e.payload.tree_hash for e in sample.events if isinstance(e.payload, Checkpoint)
-    ]
+    assert trees(events) == trees(sample.events)
     assert journal.read_bytes() != JOURNAL.read_bytes()
     head = (out / "branch_cleanup.head").read_text().strip()
     assert verify(journal, anchor=head).ok
