@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test test-fs check format lock clean
+.PHONY: setup demo test notebooks lab test-fs check format lock clean
 
 setup: $(STAMP)
 
@@ -21,11 +21,23 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
+# The sample from question to verdict, then the quick start headless; the reports are in demo-out.
 demo: setup
-	$(BIN)/branchkit demo
+	$(BIN)/branchkit demo --out demo-out
+	CI=1 BRANCHKIT_STORE=$(CURDIR)/.branchkit $(BIN)/jupyter nbconvert --log-level=WARN --execute \
+		--to html --output-dir demo-out notebooks/tutorial/quickstart.ipynb
 
-test: check
+test: check notebooks
 	$(BIN)/pytest $(SUITES)
+
+# Regression notebooks compare their stored outputs; the tutorial has to run.
+notebooks: setup
+	$(BIN)/pytest -p no:cacheprovider --nbval notebooks/regression
+	$(BIN)/pytest -p no:cacheprovider --nbval-lax notebooks/tutorial
+
+# The quick start in a real JupyterLab and a real browser (also part of `make test`).
+lab: setup
+	$(BIN)/pytest tests/t7_lab
 
 # The overlay alone, mounted and unmounted, killed and copied.
 test-fs: setup
