@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import orjson
 
 from branchkit.journal.events import Message, call_step
@@ -26,6 +27,33 @@ class Call(NamedTuple):
     arguments: dict[str, Any] | None
     problem: str | None = None
     role: Literal["tool", "user"] = "tool"  # of the message that answers it
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ProposedCall(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+    type: str = "function"
+
+
+class _Reply(msgspec.Struct):
+    role: str = "assistant"
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[_ProposedCall] | None = None
+    refusal: str | None = None
+
+
+def reply_message(value: Any) -> Message:
+    """The assistant message in OpenAI shape that ``value`` is, without what else stands in it.
+
+    Raises ValueError if it is none: nothing behind the boundary looks at its types again.
+    """
+    plain = msgspec.to_builtins(msgspec.convert(value, _Reply))
+    return {"content": ""} | {name: item for name, item in plain.items() if item is not None}
 
 
 def provider_ids(message: Message) -> list[str]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from branchkit.branch.fanout import Lanes, Progress, run_all
 from branchkit.branch.point import fork_point
 from branchkit.branch.run import Job, Limits, branch_seed, verdict_of
 from branchkit.branch.swap import parse_swap
-from branchkit.errors import SandboxMissing, UsageError
+from branchkit.errors import DaemonGone, SandboxMissing, UsageError
 from branchkit.harness import bubblewrap
 from branchkit.harness.components import component
 from branchkit.harness.live import CHECK_TIMEOUT_S
@@ -71,6 +71,8 @@ def fork(
     """
     chosen = options or Options()
     _refuse_nonsense(chosen)
+    recorded.check_turn(turn, 0, recorded.turns)
+    recorded = recorded.owner(turn)
     plans = _arms(recorded, swaps, chosen)
     for plan in plans:
         fork_point(
@@ -114,6 +116,7 @@ def fork(
         # side by side each would read its whole context anew for every reply.
         lanes = Lanes(chosen.jobs, {name for name, spec in specs.items() if spec == LOCAL})
         results, partial = run_all(jobs, lanes, directory, progress)
+        _drop_left(workspaces, jobs)
     unchanged = _bytes_hash(recorded.path) == parent_before
     return Comparison(
         recorded, facts, plans, results, partial=partial, parent_unchanged=unchanged,
@@ -277,6 +280,15 @@ def _jobs(
         for plan in plans
         if number < plan.n
     ]
+
+
+def _drop_left(workspaces: Workspaces, jobs: Sequence[Job]) -> None:
+    """Drop the workspaces of workers that were killed: the others have dropped their own."""
+    names = {job.workspace for job in jobs}
+    with suppress(DaemonGone):  # it died with its branches; what is finished is still worth showing
+        for branch in workspaces.branches():
+            if branch.name in names:
+                branch.drop()
 
 
 def _bytes_hash(path: Path) -> str:

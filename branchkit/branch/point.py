@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from branchkit.boundary.calls import reply_message
 from branchkit.boundary.session import Base
 from branchkit.branch.swap import Swap
 from branchkit.errors import BlobMissing, UsageError
 from branchkit.harness.components import DEFAULTS, Harness, build, component
 from branchkit.journal.events import Component, Delivered, Event, Message
+from branchkit.journal.format import canonical
 from branchkit.record.context import Seen, as_in_parent, seen
 from branchkit.record.record import Record
 from branchkit.replay.recorded import Recorded
@@ -51,6 +53,7 @@ def fork_point(
     full text is not there).
     """
     recorded.check_turn(turn, 0, recorded.turns)
+    recorded = recorded.owner(turn)
     record = recorded.record_after(turn)
     components = DEFAULTS | dict(record.components)
     if model is not None:
@@ -103,7 +106,11 @@ def _base(recorded: Recorded, turn: int, context: list[Seen]) -> Base:
 def _decision(swap: Swap | None) -> Message | None:
     if swap is None or swap.component != "decision":
         return None
-    message: Message = orjson.loads(swap.part.content or "")
+    message = reply_message(orjson.loads(swap.part.content or ""))
+    for call in message.get("tool_calls") or []:
+        function = call["function"]
+        if isinstance(function["arguments"], dict):  # a person writes them so; no provider takes it
+            function["arguments"] = canonical(function["arguments"]).decode()
     return message
 
 
@@ -132,32 +139,62 @@ def _with_prompt(context: list[Seen], prompt: Message) -> list[Seen]:
     return [seen(prompt), *rest]
 
 
-def _delivered(recorded: Recorded, item: Seen) -> Event | None:
+class _Delivery(NamedTuple):
+    """A delivery, and the run of the lineage whose event it is."""
+
+    run: Recorded
+    event: Event
+    payload: Delivered
+
+
+def _delivered(recorded: Recorded, item: Seen) -> _Delivery | None:
     """The delivery that a message of the context came from."""
-    if item.seq is None:
-        return None
-    run = recorded.parent if item.in_parent and recorded.parent else recorded
-    event = run.events[item.seq]
-    return event if isinstance(event.payload, Delivered) else None
+    if item.seq is not None:
+        run = recorded.parent if item.in_parent and recorded.parent else recorded
+        event = run.events[item.seq]
+        return (
+            _Delivery(run, event, event.payload) if isinstance(event.payload, Delivered) else None
+        )
+    # No event that a branch could name: it was delivered anew by an earlier fork, or comes from
+    # further up. Its call tells; turns that two runs share are in the older of them alone.
+    call_id, older = item.message.get("tool_call_id"), recorded
+    while call_id is not None:
+        for event in older.events:
+            if isinstance(event.payload, Delivered) and event.payload.call_id == call_id:
+                return _Delivery(older, event, event.payload)
+        if older.parent is None:
+            return None
+        older = older.parent
+    return None
+
+
+def _shown(delivery: _Delivery) -> str:
+    """What of its result the model was shown. Raises BlobMissing."""
+    text = delivery.payload.text
+    return delivery.run.contexts.full_text(delivery.payload.call_id) if text is None else text
 
 
 def _redelivered(recorded: Recorded, item: Seen, harness: Harness, first_turn: int) -> Seen:
-    event = _delivered(recorded, item)
-    if event is None or event.turn < first_turn:
+    delivery = _delivered(recorded, item)
+    if delivery is None or delivery.event.turn < first_turn:
         return item
-    assert isinstance(event.payload, Delivered)
-    call_id = event.payload.call_id
-    run = recorded.parent if item.in_parent and recorded.parent else recorded
     try:
-        full = run.contexts.full_text(call_id)
+        full = delivery.run.contexts.full_text(delivery.payload.call_id)
     except BlobMissing as error:
+        turn = delivery.event.turn
         raise BlobMissing(
-            f"turn {event.turn} cannot be delivered anew: {error.message}",
-            hint=f"{error.hint}; or leave it as it was: --from {event.turn + 1}",
+            f"turn {turn} cannot be delivered anew: {error.message}",
+            hint=f"{error.hint}; or leave it as it was: --from {turn + 1}",
         ) from None
-    was = full if event.payload.text is None else event.payload.text
     cut = harness.deliver(full)
-    return _reworded(item, was, full if cut.text is None else cut.text)
+    return _said_anew(item, delivery, full if cut.text is None else cut.text)
+
+
+def _said_anew(item: Seen, delivery: _Delivery, now: str) -> Seen:
+    """``item`` with ``now`` as its result, made from the message that was first delivered."""
+    first = delivery.run.contexts.seen(delivery.event.seq)
+    made = _reworded(first, _shown(delivery), now)
+    return item if made.message_hash == item.message_hash else made._replace(seq=None)
 
 
 def _reworded(item: Seen, was: str, now: str) -> Seen:
@@ -183,17 +220,15 @@ def _with_observation(
 ) -> list[Seen]:
     found = []
     for index, item in enumerate(context):
-        event = _delivered(recorded, item)
-        if event is None or event.turn != turn:
+        delivery = _delivered(recorded, item)
+        if delivery is None or delivery.event.turn != turn:
             continue
-        assert isinstance(event.payload, Delivered)
-        found.append(event.payload.call_id)
-        if event.payload.call_id == swap.target:
+        found.append(delivery.payload.call_id)
+        if delivery.payload.call_id == swap.target:
             text = swap.part.content or ""
             cut = harness.deliver(text)
-            shown = text if cut.text is None else cut.text
-            was = event.payload.text or recorded.contexts.full_text(event.payload.call_id)
-            return [*context[:index], _reworded(item, was, shown), *context[index + 1 :]]
+            anew = _said_anew(item, delivery, text if cut.text is None else cut.text)
+            return [*context[:index], anew, *context[index + 1 :]]
     raise UsageError(
         f"turn {turn} has no call {swap.target}",
         hint=f"calls of turn {turn}: {', '.join(found) or 'none'}",

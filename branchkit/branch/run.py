@@ -59,6 +59,11 @@ class Job(NamedTuple):
         return Path(self.directory) / f"{self.arm_file}-{self.number:04d}.journal.jsonl"
 
     @property
+    def workspace(self) -> str:
+        """The name of this branch's workspace in the store."""
+        return f"{Path(self.directory).name}-{self.arm_file}-{self.number:04d}"
+
+    @property
     def arm_file(self) -> str:
         """The arm's name as a part of a file name."""
         return re.sub(r"[^A-Za-z0-9.]+", "-", self.arm).strip("-.")[:40] or "arm"
@@ -94,7 +99,7 @@ def run_branch(job: Job) -> Result:
     try:
         with Workspaces.open(Path(job.store), backend=job.backend) as workspaces:
             return _run(job, journal, workspaces)
-    except BranchkitError as error:
+    except (BranchkitError, OSError) as error:  # OSError: its mount went, its disk is full
         return Result(
             job.arm, job.number, job.seed, str(journal), None, "", None, "", None, str(error)
         )
@@ -105,11 +110,10 @@ def _run(job: Job, journal: Path, workspaces: Workspaces) -> Result:
     point = fork_point(
         recorded, job.turn, job.swap, redeliver_from=job.redeliver_from, model=job.model
     )
-    name = f"{Path(job.directory).name}-{job.arm_file}-{job.number:04d}"
     with suppress(BranchkitError):
-        workspaces.branch(name).drop()
+        workspaces.branch(job.workspace).drop()
     branch = workspaces.create(
-        name, snapshot=point.snapshot, base=None if point.snapshot else job.base
+        job.workspace, snapshot=point.snapshot, base=None if point.snapshot else job.base
     )
     try:
         return _live(job, journal, recorded, point, branch)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
+from branchkit.boundary.calls import reply_message
 from branchkit.errors import UsageError
 from branchkit.harness.components import NAMES, component, component_hash
 from branchkit.journal.events import Component
@@ -65,9 +66,11 @@ def parse_swap(text: str, recorded: Mapping[str, Component]) -> Swap:
         )
     if name in WHAT_IFS:
         return _what_if(name, spec)
-    # A stand-in that the run brought with it needs no file to be named again.
+    # A stand-in that the run brought with it needs no file to be named again. A spec that names a
+    # file means the file as it is now, also where the recorded one had the same name.
     own = recorded.get(name)
-    part = own if own is not None and own.spec == spec else component(name, spec)
+    same = own is not None and own.spec == spec and "@" not in spec
+    part = own if own is not None and same else component(name, spec)
     return Swap(name, part.spec, part)
 
 
@@ -102,8 +105,14 @@ def _check_decision(path: str, content: str) -> None:
         raise UsageError(
             f"{path} is not JSON: {error}", hint="give one assistant message"
         ) from None
-    if not isinstance(message, dict) or message.get("role") != "assistant":
+    problem = ""
+    try:
+        if reply_message(message)["role"] != "assistant":
+            problem = "its role is another"
+    except ValueError as error:
+        problem = str(error)
+    if problem:
         raise UsageError(
-            f"{path} is not an assistant message",
+            f"{path} is not an assistant message: {problem}",
             hint='{"role": "assistant", "content": "", "tool_calls": [...]}',
         )

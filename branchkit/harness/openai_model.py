@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import orjson
 
+from branchkit.boundary.calls import reply_message
 from branchkit.boundary.model import ModelReply, ModelRequest
 from branchkit.errors import ModelError, UsageError
 from branchkit.harness.tools import clean_value
@@ -35,28 +36,8 @@ def pause_s(attempt: int) -> float:
     return 0.5 * 4.0 ** (attempt - 1)
 
 
-class _Function(msgspec.Struct):
-    name: str
-    arguments: str | dict[str, Any] | None = None
-
-
-class _Call(msgspec.Struct):
-    function: _Function
-    id: str | None = None
-    type: str = "function"
-
-
-class _Message(msgspec.Struct):
-    """What is kept of a reply's message; whatever else a provider adds is left out."""
-
-    role: str = "assistant"
-    content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[_Call] | None = None
-    refusal: str | None = None
-
-
 class _Choice(msgspec.Struct):
-    message: _Message
+    message: dict[str, Any]
     finish_reason: str | None = None
 
 
@@ -140,13 +121,12 @@ class OpenAIModel:
         try:
             completion = msgspec.convert(_json(body), _Completion)
             choice = completion.choices[0]
+            message = reply_message(choice.message)
         except (ValueError, IndexError, RecursionError, msgspec.ValidationError):
             raise ModelError(
                 f"{self._url} answered with no completion: {_excerpt(body, key)}",
                 hint="is this a chat-completions endpoint?",
             ) from None
-        plain: Message = msgspec.to_builtins(choice.message)
-        message = {"content": ""} | {k: v for k, v in plain.items() if v is not None}
         usage = completion.usage or {}
         return ModelReply(
             message=message,

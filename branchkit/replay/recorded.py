@@ -82,6 +82,13 @@ class Recorded:
         """Whether the harness that made this run was not ours."""
         return self.started.origin is not None
 
+    def owner(self, turn: int) -> Recorded:
+        """The run that recorded ``turn``: this one, or one that it branched from."""
+        run = self
+        while run.parent is not None and turn < run.fork_turn:
+            run = run.parent
+        return run
+
     def events_until(self, turn: int) -> list[Event]:
         """The events of turns 0..``turn``, without the run's end."""
         return [event for event in self.events if event.turn <= turn and not _is_end(event)]
@@ -107,6 +114,11 @@ class Recorded:
         if turn in self.contexts.turns:
             return list(self.contexts.at_turn(turn))
         begin = self.contexts.turns.get(turn - 1)
+        if begin is None and self.parent is not None:
+            raise TurnOutside(
+                f"{self.path.name} ended before it had a context of its own",
+                hint=f"what it began from is turn {turn} of its parent, {self.parent.path}",
+            )
         context = list(self.contexts.at_seq(begin.seq)) if begin else []
         for event in self.events:
             after = begin is None or event.seq > begin.seq
