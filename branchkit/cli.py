@@ -10,9 +10,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from branchkit.arguments import parser
 from branchkit.errors import (
     EXIT_DIVERGED,
     EXIT_OK,
@@ -27,19 +27,12 @@ EXIT_INTERRUPTED = 130
 EXIT_SAME, EXIT_DIFFERENT, EXIT_CANNOT_TELL, EXIT_STOP = 0, 1, 125, 255  # for git bisect run
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argparse that raises UsageError instead of leaving with 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=f"see {self.prog} --help")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns its exit code."""
     try:
-        options = _parser().parse_args(arguments)
-        run: Callable[[argparse.Namespace], int] = options.run
-        return run(options)
+        helps = {name: (run.__doc__ or "").splitlines()[0] for name, run in _VERBS.items()}
+        options = parser(helps).parse_args(arguments)
+        return _VERBS[options.verb](options)
     except (BranchkitError, Diverged) as error:
         return print_error(error)
     except KeyboardInterrupt:
@@ -49,98 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `branchkit show … | head`: the reader has seen enough. Leave stdout to nobody.
         sys.stdout = None
         return EXIT_OK
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="branchkit", description=__doc__.splitlines()[0] if __doc__ else None)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def verb(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=(run.__doc__ or "").splitlines()[0])
-        made.add_argument("--json", action="store_true", help="one JSON object on stdout")
-        made.set_defaults(run=run)
-        return made
-
-    demo = verb("demo", _demo)
-    demo.add_argument("file", nargs="?", type=Path, help="a journal or another tool's file")
-    demo.add_argument(
-        "--workspace", help="the files of a run that recorded none: DIR or REPO@COMMIT"
-    )
-    demo.add_argument("--out", type=Path, default=Path("demo-out"), help="where the report goes")
-    _add_fork_options(demo, n=20)
-    verb("doctor", _doctor)
-    file_verb = verb("import", _import)
-    file_verb.add_argument("file", type=Path)
-    file_verb.add_argument("-o", "--out", type=Path)
-    show = verb("show", _show)
-    show.add_argument("file", type=Path)
-    verify = verb("verify", _verify)
-    verify.add_argument("file", type=Path)
-    verify.add_argument("--anchor", help="hash of the last event, kept elsewhere")
-    rewind = verb("rewind", _rewind)
-    rewind.add_argument("file", type=Path)
-    rewind.add_argument("turn", type=int)
-    rewind.add_argument("--parent", type=Path)
-    rewind.add_argument("--no-workspace", action="store_true")
-    rewind.add_argument("--last", type=int, help="only so many messages from the end")
-    fork = verb("fork", _fork)
-    fork.add_argument("file", type=Path)
-    fork.add_argument("turn", type=int)
-    fork.add_argument(
-        "--workspace", help="the files of a run that recorded none: DIR or REPO@COMMIT"
-    )
-    _add_fork_options(fork, n=1)
-    compare = verb("compare", _compare)
-    compare.add_argument("directory", type=Path, help="the directory that a fork named")
-    when = verb("when", _when)
-    when.add_argument("file", type=Path)
-    when.add_argument("--check", required=True, metavar="CMD")
-    when.add_argument("--bisect", action="store_true", help="look at few turns only")
-    when.add_argument("--no-sandbox", action="store_true")
-    replay = verb("replay", _replay)
-    replay.add_argument("file", type=Path)
-    replay.add_argument("--strict", action="store_true", help="the default; stops at a difference")
-    replay.add_argument("--bisect", action="store_true", help="exit codes for git bisect run")
-    run = verb("run", _run)
-    _add_run_options(run)
-    pack = verb("pack", _pack)
-    pack.add_argument("file", type=Path)
-    mount = verb("mount", _mount)
-    mount.add_argument("base", type=Path)
-    mount.add_argument("--store", type=Path)
-    mount.add_argument("--branch", default="main")
-    umount = verb("umount", _umount)
-    umount.add_argument("--store", type=Path)
-    return parser
-
-
-def _add_fork_options(parser: argparse.ArgumentParser, *, n: int) -> None:
-    add = parser.add_argument
-    add("--swap", action="append", default=[], metavar="COMPONENT=SPEC", help="one arm each")
-    add("-n", type=int, default=n, help=f"branches an arm ({n})")
-    add("--check", metavar="CMD", help="run in each branch's workspace: exit 0 is success")
-    add("--seed", type=int, default=0)
-    add("--no-control", action="store_true", help="leave the control arm out")
-    add("--max-turns", type=int, help="live turns a branch (what the record still had + 10)")
-    add("--max-calls", type=int, help="model calls a branch")
-    add("--from", dest="redeliver_from", type=int, default=1, metavar="K",
-        help="deliver only results of turns >= K anew")  # fmt: skip
-    add("--model", help="asked in every arm, for a run whose own model cannot be asked")
-    add("--no-sandbox", action="store_true", help="run tools unconfined")
-    add("--jobs", type=int, help="branches at a time (number of processors)")
-    add("--store", type=Path, help="$BRANCHKIT_STORE, else .branchkit here")
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("task", help="what the agent is told to do")
-    add("--base", type=Path, required=True, help="directory to work on; it is never written")
-    add("-o", "--out", type=Path, required=True, help="NAME.journal.jsonl")
-    add("--set", action="append", default=[], metavar="COMPONENT=SPEC", help="model=… and others")
-    add("--seed", type=int, default=0)
-    add("--max-turns", type=int, default=100)
-    add("--no-sandbox", action="store_true")
-    add("--no-pack", action="store_true", help="leave the workspace in the store only")
 
 
 def _print(options: argparse.Namespace, value: dict[str, Any], text: Callable[[], str]) -> None:
@@ -410,3 +311,10 @@ def _umount(options: argparse.Namespace) -> int:
         workspaces.stop()
     _print(options, {"store": str(store)}, lambda: f"{store} is unmounted")
     return EXIT_OK
+
+
+_VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "demo": _demo, "doctor": _doctor, "import": _import, "show": _show, "verify": _verify,
+    "rewind": _rewind, "fork": _fork, "compare": _compare, "when": _when, "replay": _replay,
+    "run": _run, "pack": _pack, "mount": _mount, "umount": _umount,
+}  # fmt: skip

@@ -26,6 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "disk": {"errors"},
     "supervise": {"errors"},  # what a child does to outlive none of its own; started by process
     "process": {"disk", "supervise"},
+    "arguments": {"errors"},  # what the command line takes
     "journal": {"process"},
     "record": {"journal"},
     "workspace": {"journal"},
@@ -40,7 +41,7 @@ ARROWS: dict[str, set[str]] = {
     # Fakes that ship for users' tests: they may stand on what they fake, nothing stands on them.
     "testing": {"harness"},
     "notebook": {"branch", "imports", "tiers"},
-    "cli": {"branch", "imports", "tiers", "notebook"},  # `demo` writes the notebook's report
+    "cli": {"arguments", "branch", "imports", "tiers", "notebook"},  # `demo` writes the notebook's report
     # The public face: lazy, so it may name everything but its own commands.
     "__init__": {"branch", "imports", "tiers", "notebook", "testing"},
     "__main__": {"cli"},
