@@ -63,7 +63,8 @@ def _comparison(comparison: Comparison, grid: Grid) -> Iterator[str]:
     facts = comparison.facts
     partial = " (interrupted: partial)" if comparison.partial else ""
     name = escape(comparison.recorded.path.name)
-    yield f"<h4>fork at turn {facts.turn} of {name}, {facts.n} branches an arm{partial}</h4>"
+    size = sum(plan.n for plan in comparison.plans)
+    yield f"<h4>fork at turn {facts.turn} of {name}, {size} branches{partial}</h4>"
     if facts.check is not None:
         ok = {True: "passes", False: "fails", None: "gives no verdict on"}[facts.record_ok]
         yield f"<p>check: <code>{escape(facts.check)}</code><br>record's own end: the check {ok} it"

@@ -53,7 +53,7 @@ class Progress:
     def finish(self, found: Comparison) -> None:
         """The summary, which stays."""
         self._done = True
-        total = found.facts.n * len(found.plans)
+        total = sum(plan.n for plan in found.plans)
         ended = f"{len(found.results)} of {total} branches ended"
         lost = sum(result.error is not None for result in found.results)
         self._show(
