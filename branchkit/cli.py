@@ -318,3 +318,6 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "rewind": _rewind, "fork": _fork, "compare": _compare, "when": _when, "replay": _replay,
     "run": _run, "pack": _pack, "mount": _mount, "umount": _umount,
 }  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(main())
