@@ -47,6 +47,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	for each in tests/t*/conftest.py; do $(BIN)/mypy $$each || exit; done
 	$(BIN)/pytest --quiet tests/test_arrows.py
 
 format: setup

@@ -41,7 +41,8 @@ ARROWS: dict[str, set[str]] = {
     # Fakes that ship for users' tests: they may stand on what they fake, nothing stands on them.
     "testing": {"harness"},
     "notebook": {"branch", "imports", "tiers"},
-    "cli": {"arguments", "branch", "imports", "tiers", "notebook"},  # `demo` writes the notebook's report
+    # `demo` writes the notebook's report.
+    "cli": {"arguments", "branch", "imports", "tiers", "notebook"},
     # The public face: lazy, so it may name everything but its own commands.
     "__init__": {"branch", "imports", "tiers", "notebook", "testing"},
     "__main__": {"cli"},
