@@ -6,9 +6,11 @@ the tools of turn t-1 left it, on a copy-on-write branch of its own: looking aro
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from branchkit.errors import BlobMissing
+from branchkit.harness import truncation
 from branchkit.journal.events import (
     Delivered,
     Event,
@@ -20,7 +22,7 @@ from branchkit.journal.events import (
     payload_json,
 )
 from branchkit.journal.format import Json
-from branchkit.record.context import ContextHash
+from branchkit.record.context import ContextHash, Seen
 from branchkit.record.record import Record
 from branchkit.replay.recorded import Recorded
 from branchkit.workspace import Branch, Workspaces
@@ -83,7 +85,7 @@ def rewind(recorded: Recorded, turn: int, *, workspaces: Workspaces | None = Non
         context_hash=ContextHash(plain_tools(recorded.started.tools)).of(context),
         record=recorded.record_after(turn - 1),
         recorded=_what_happened(recorded, turn),
-        hidden=_hidden(recorded, turn),
+        hidden=_hidden(recorded, turn, context),
         branch=branch,
         workspace_note=note,
     )
@@ -132,24 +134,40 @@ def _what_happened(recorded: Recorded, turn: int) -> dict[str, Json]:
     return happened
 
 
-def _hidden(recorded: Recorded, turn: int) -> list[Hidden]:
+def _hidden(recorded: Recorded, turn: int, context: Sequence[Seen]) -> list[Hidden]:
     """What truncation kept from the model in the turns before reply ``turn``."""
     if recorded.parent and turn <= recorded.fork_turn:
-        return _hidden(recorded.parent, turn)
-    found = _hidden(recorded.parent, recorded.fork_turn) if recorded.parent else []
+        return _hidden(recorded.parent, turn, context)
+    found = list(_hidden_anew(recorded, context)) if recorded.parent else []
     for event in recorded.events:
         cut = event.payload
         if event.turn < turn and isinstance(cut, Delivered) and cut.text is not None:
-            found.append(
-                Hidden(
-                    cut.call_id,
-                    cut.rule,
-                    cut.omitted_lines,
-                    cut.omitted_bytes,
-                    _full_text(recorded, cut.call_id),
-                )
-            )
+            full = _full_text(recorded, cut.call_id)
+            found.append(Hidden(cut.call_id, cut.rule, cut.omitted_lines, cut.omitted_bytes, full))
     return found
+
+
+def _hidden_anew(recorded: Recorded, context: Sequence[Seen]) -> Iterator[Hidden]:
+    """What a branch was not shown of results of its prefix, which it may have delivered anew."""
+    rule = recorded.record.components["truncation"].spec
+    lineage = [recorded]
+    while lineage[-1].parent is not None:
+        lineage.append(lineage[-1].parent)
+    delivered = {
+        event.payload.call_id: (run, event.payload)
+        for run in reversed(lineage[1:])
+        for event in run.events
+        if isinstance(event.payload, Delivered) and event.turn <= recorded.fork_turn
+    }
+    for item in context:
+        run, first = delivered.get(item.message.get("tool_call_id", ""), (recorded, None))
+        if first is None:
+            continue
+        full, shown = _full_text(run, first.call_id), item.message.get("content")
+        if first.text is not None and shown == first.text:
+            yield Hidden(first.call_id, first.rule, first.omitted_lines, first.omitted_bytes, full)
+        elif full is not None and (cut := truncation.parse(rule).cut(full)).text == shown != full:
+            yield Hidden(first.call_id, rule, cut.omitted_lines, cut.omitted_bytes, full)
 
 
 def _full_text(recorded: Recorded, call_id: str) -> str | None:
