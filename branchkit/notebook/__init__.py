@@ -4,6 +4,7 @@
     %journal FILE                          journal(FILE)
     %rewind 23                             rewind(23)
     %fork 22 --swap truncation=none -n 20  fork(22, swap="truncation=none", n=20)
+    %when --check 'test -e notes.md'       when("test -e notes.md")
 
 A twin takes variables where a magic takes words; both return the same objects. Everything is
 imported when it is first used.
@@ -18,31 +19,43 @@ if TYPE_CHECKING:
     from branchkit.notebook.charts import agreement_figure as agreement_figure
     from branchkit.notebook.charts import rates_figure as rates_figure
     from branchkit.notebook.report import write_report as write_report
+    from branchkit.notebook.session import blame as blame
     from branchkit.notebook.session import branches as branches
     from branchkit.notebook.session import compare as compare
     from branchkit.notebook.session import fork as fork
     from branchkit.notebook.session import journal as journal
+    from branchkit.notebook.session import replay as replay
     from branchkit.notebook.session import rewind as rewind
+    from branchkit.notebook.session import versions as versions
+    from branchkit.notebook.session import when as when
 
 __all__ = [
     "agreement_figure",
+    "blame",
     "branches",
     "compare",
     "fork",
     "journal",
     "rates_figure",
+    "replay",
     "rewind",
+    "versions",
+    "when",
     "write_report",
 ]
 
 _PLACES = {
     "agreement_figure": "charts",
+    "blame": "session",
     "branches": "session",
     "compare": "session",
     "fork": "session",
     "journal": "session",
     "rates_figure": "charts",
+    "replay": "session",
     "rewind": "session",
+    "versions": "session",
+    "when": "session",
     "write_report": "report",
 }
 

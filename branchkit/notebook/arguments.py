@@ -105,3 +105,33 @@ def fork_parser() -> Parser:
     add("--no-sandbox", dest="isolated", action="store_false")
     add("--model")
     return parser
+
+
+def when_parser() -> Parser:
+    """``%when --check CMD``; the names are those of ``Run.when``."""
+    parser = Parser("when")
+    parser.add_argument("--check", required=True)
+    parser.add_argument("--bisect", action="store_true")
+    parser.add_argument("--no-sandbox", dest="isolated", action="store_false")
+    return parser
+
+
+def blame_parser() -> Parser:
+    """``%blame PATH``."""
+    parser = Parser("blame")
+    parser.add_argument("path")
+    return parser
+
+
+def versions_parser() -> Parser:
+    """``%versions PATH``."""
+    parser = Parser("versions")
+    parser.add_argument("path")
+    return parser
+
+
+def replay_parser() -> Parser:
+    """``%replay [--no-strict]``."""
+    parser = Parser("replay")
+    parser.add_argument("--no-strict", dest="strict", action="store_false")
+    return parser

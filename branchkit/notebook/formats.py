@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from branchkit.branch.comparison import Comparison
     from branchkit.replay.rewind import Rewound
     from branchkit.replay.strict import Replayed
+    from branchkit.replay.when import Blame, When
 
 Bundle = dict[str, Any]
 
@@ -25,6 +26,8 @@ COMPARISON = ("branchkit.branch.comparison", "Comparison")
 REWOUND = ("branchkit.replay.rewind", "Rewound")
 RUN = ("branchkit.branch.api", "Run")
 REPLAYED = ("branchkit.replay.strict", "Replayed")
+WHEN = ("branchkit.replay.when", "When")
+BLAME = ("branchkit.replay.when", "Blame")
 WIDGET_TEXT = "(the map is interactive while a kernel runs; its picture is below)"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -79,18 +82,43 @@ def static_bundle(comparison: Comparison, *, beside_widget: bool = False) -> Bun
 
 def rewound_bundle(rewound: Rewound, **_filter: Any) -> Bundle:
     """Page, picture and text of a moment."""
-    from branchkit.notebook.png import text_png
     from branchkit.notebook.rewound_html import rewound_html, rewound_plain
 
-    text = rewound_plain(rewound)
-    return {"text/html": rewound_html(rewound), "image/png": text_png(text), "text/plain": text}
+    return _bundle(rewound_html(rewound), rewound_plain(rewound))
 
 
 def run_bundle(run: Run, **_filter: Any) -> Bundle:
-    """Page and text of a run."""
+    """Page, picture and text of a run."""
     from branchkit.notebook.rewound_html import run_html, run_plain
 
-    return {"text/html": run_html(run), "text/plain": run_plain(run)}
+    return _bundle(run_html(run), run_plain(run))
+
+
+def replayed_bundle(found: Replayed, **_filter: Any) -> Bundle:
+    """Page, picture and text of a replay."""
+    from branchkit.notebook.answers import replayed_html, replayed_plain
+
+    return _bundle(replayed_html(found), replayed_plain(found))
+
+
+def when_bundle(found: When, **_filter: Any) -> Bundle:
+    """Page, picture and text of which turn did it."""
+    from branchkit.notebook.answers import when_html, when_plain
+
+    return _bundle(when_html(found), when_plain(found))
+
+
+def blame_bundle(found: Blame, **_filter: Any) -> Bundle:
+    """Page, picture and text of who changed a path last."""
+    from branchkit.notebook.answers import blame_html, blame_plain
+
+    return _bundle(blame_html(found), blame_plain(found))
+
+
+def _bundle(html: str, text: str) -> Bundle:
+    from branchkit.notebook.png import text_png
+
+    return {"text/html": html, "image/png": text_png(text), "text/plain": text}
 
 
 def _comparison_plain(comparison: Comparison) -> str:
@@ -110,13 +138,21 @@ def _run_plain(run: Run) -> str:
 
 
 def _replayed_plain(found: Replayed) -> str:
-    if found.divergence is not None:
-        return f"diverged: {found.divergence}"
-    note = f" ({found.note})" if found.note else ""
-    return (
-        f"equal: {found.consumed} of {found.events} events consumed, each once; "
-        f"model calls: {found.model_calls}, tool calls: {found.tool_calls}{note}"
-    )
+    from branchkit.notebook.answers import replayed_plain
+
+    return replayed_plain(found)
+
+
+def _when_plain(found: When) -> str:
+    from branchkit.notebook.answers import when_plain
+
+    return when_plain(found)
+
+
+def _blame_plain(found: Blame) -> str:
+    from branchkit.notebook.answers import blame_plain
+
+    return blame_plain(found)
 
 
 def _printer(plain: Callable[[Any], str]) -> Callable[[Any, Any, bool], None]:
@@ -128,9 +164,14 @@ _TEXTS: dict[tuple[str, str], Callable[[Any], str]] = {
     REWOUND: _rewound_plain,
     RUN: _run_plain,
     REPLAYED: _replayed_plain,
+    WHEN: _when_plain,
+    BLAME: _blame_plain,
 }
 _BUNDLES: dict[tuple[str, str], Callable[..., Bundle]] = {
     COMPARISON: comparison_bundle,
     REWOUND: rewound_bundle,
     RUN: run_bundle,
+    REPLAYED: replayed_bundle,
+    WHEN: when_bundle,
+    BLAME: blame_bundle,
 }

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 from branchkit.notebook.arguments import (
     HelpAsked,
     Parser,
+    blame_parser,
     branches_parser,
     compare_parser,
     fork_parser,
     journal_parser,
+    replay_parser,
     rewind_parser,
+    versions_parser,
+    when_parser,
     words,
 )
 from branchkit.notebook.formats import register_formats
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from branchkit.branch.api import Run
     from branchkit.branch.comparison import Comparison
     from branchkit.replay.rewind import Rewound
+    from branchkit.replay.strict import Replayed
+    from branchkit.replay.when import Blame, When
 
 
 class Help(str):
@@ -114,12 +120,70 @@ def compare(options: Any) -> Comparison:
     return SESSION.compare(options.directory)
 
 
+def when(options: Any) -> When:
+    """Name the turn of the open run whose files first fail (or first pass) a check; asks no model.
+
+    %when --check CMD [--bisect] [--no-sandbox]
+
+      --check      run in the files as each turn left them: exit 0 success
+      --bisect     look at few turns; right if the verdict changes once
+
+    Example:
+
+        %when --check 'git show-ref -q --verify refs/heads/release/2.1'
+    """
+    return SESSION.when(**vars(options))
+
+
+def blame(options: Any) -> Blame:
+    """The turn and the calls that last changed PATH in the open run's workspace.
+
+    %blame PATH
+
+    Example:
+
+        %blame CLEANUP.md
+    """
+    return SESSION.run.blame(options.path)
+
+
+def versions(options: Any) -> Any:
+    """Every version of PATH over the open run as a table: turn, what, hash, size, mode.
+
+    %versions PATH
+
+    Example:
+
+        %versions CLEANUP.md
+    """
+    return SESSION.run.history(options.path)
+
+
+def replay(options: Any) -> Replayed:
+    """Run the open run's harness again on the tape: no model, no tool, every event accounted for.
+
+    %replay [--no-strict]
+
+    A difference is an error, or with --no-strict a result whose ``divergence`` tells where.
+
+    Example:
+
+        %replay
+    """
+    return SESSION.run.replay(strict=options.strict)
+
+
 _MAGICS: dict[str, tuple[Callable[[Any], Any], Callable[[], Parser]]] = {
     "journal": (journal, journal_parser),
     "rewind": (rewind, rewind_parser),
     "fork": (fork, fork_parser),
     "branches": (branches, branches_parser),
     "compare": (compare, compare_parser),
+    "when": (when, when_parser),
+    "blame": (blame, blame_parser),
+    # IPython's own %history lists what was typed: it stays what it is.
+    "versions": (versions, versions_parser),
+    "replay": (replay, replay_parser),
 }
 
 

@@ -1,4 +1,4 @@
-"""Progress of a fork in one display that is updated in place; its last update is the summary.
+"""Progress of a long call in one display that is updated in place; its last update is the summary.
 
 Silent where ``CI`` is set and where there is no kernel: a log needs no hundred lines, and a stored
 output must be the same each run (no time is shown for the same reason).
@@ -22,13 +22,11 @@ MIN_PAUSE_S = 0.1  # between two updates: a fork of a thousand branches must not
 
 
 class Progress:
-    """``update`` goes to ``Run.fork``; leaving the ``with`` by an error says that it stopped."""
+    """``update`` goes to the call; leaving the ``with`` by an error says that it stopped."""
 
-    def __init__(
-        self, run: Run, turn: int, swaps: Sequence[str], *, n: int, options: dict[str, Any]
-    ) -> None:
-        self._title = f"fork {turn}"
-        self._calls = _calls(run, turn, swaps, n=n, options=options)
+    def __init__(self, title: str, *, things: str, note: str = "") -> None:
+        self._title, self._things = title, things
+        self._note = f", {note}" if note else ""
         self._handle: DisplayHandle | None = None
         self._shown_at_s = 0.0
         self._done = False
@@ -37,7 +35,7 @@ class Progress:
         if _wanted():
             from IPython.display import display
 
-            first = _bundle(f"{self._title}: {self._calls}")
+            first = _bundle(f"{self._title}: starting{self._note}")
             self._handle = display(first, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         return self
 
@@ -48,19 +46,12 @@ class Progress:
             self._shown_at_s = now_s
             width = 24 * done // max(total, 1)
             bar = "█" * width + "·" * (24 - width)
-            self._show(f"{self._title}: {bar} {done} of {total} branches, {self._calls}; {what}")
+            self._show(f"{self._title}: {bar} {done} of {total} {self._things}{self._note}; {what}")
 
-    def finish(self, found: Comparison) -> None:
+    def finish(self, summary: str) -> None:
         """The summary, which stays."""
         self._done = True
-        total = sum(plan.n for plan in found.plans)
-        ended = f"{len(found.results)} of {total} branches ended"
-        lost = sum(result.error is not None for result in found.results)
-        self._show(
-            f"{self._title}: {ended}"
-            + (", interrupted: what follows is partial" if found.partial else "")
-            + (f", {lost} could not be run" if lost else "")
-        )
+        self._show(f"{self._title}: {summary}")
 
     def __exit__(self, *_error: object) -> None:
         if not self._done:
@@ -69,6 +60,25 @@ class Progress:
     def _show(self, text: str) -> None:
         if self._handle is not None:
             self._handle.update(_bundle(text), raw=True)  # type: ignore[no-untyped-call]
+
+
+def fork_progress(
+    run: Run, turn: int, swaps: Sequence[str], *, n: int, options: dict[str, Any]
+) -> Progress:
+    """The progress of a fork, which says from the start what it may cost."""
+    note = _calls(run, turn, swaps, n=n, options=options)
+    return Progress(f"fork {turn}", things="branches", note=note)
+
+
+def fork_summary(found: Comparison) -> str:
+    """How many branches ended, and what is missing."""
+    total = sum(plan.n for plan in found.plans)
+    lost = sum(result.error is not None for result in found.results)
+    return (
+        f"{len(found.results)} of {total} branches ended"
+        + (", interrupted: what follows is partial" if found.partial else "")
+        + (f", {lost} could not be run" if lost else "")
+    )
 
 
 def _bundle(text: str) -> dict[str, str]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from branchkit.branch.api import Run
     from branchkit.branch.comparison import Comparison
     from branchkit.replay.rewind import Rewound
+    from branchkit.replay.strict import Replayed
+    from branchkit.replay.when import Blame, When
 
 CELL = "@cell"  # in a swap's spec: the text of the cell
 
@@ -71,18 +73,28 @@ class Session:
         **options: Any,
     ) -> Comparison:
         """The comparison of a fork of the open run, also after an interrupt (then partial)."""
-        from branchkit.notebook.progress import Progress
+        from branchkit.notebook.progress import fork_progress, fork_summary
 
         run = self.run
         swaps = _with_cell([swap] if isinstance(swap, str) else list(swap), cell)
         if self.workspace is not None:
             options.setdefault("workspace", self.workspace)
-        with Progress(run, turn, swaps, n=n, options=options) as progress:
+        with fork_progress(run, turn, swaps, n=n, options=options) as progress:
             found = run.fork(
                 turn, swap=swaps, n=n, check=check, progress=progress.update, **options
             )
-            progress.finish(found)
+            progress.finish(fork_summary(found))
         self._comparison = found
+        return found
+
+    def when(self, check: str, **options: Any) -> When:
+        """Which turn of the open run made ``check`` say something else."""
+        from branchkit.notebook.progress import Progress
+
+        run = self.run
+        with Progress("when", things="turns") as progress:
+            found = run.when(check, progress=progress.update, **options)
+            progress.finish(f"{len(found.results)} turns looked at, no model asked")
         return found
 
     def compare(self, directory: Path | str | None = None) -> Comparison:
@@ -180,3 +192,26 @@ def branches() -> pd.DataFrame:
 def compare(directory: Path | str | None = None) -> Comparison:
     """The last comparison, or an earlier fork's; the twin of ``%compare``."""
     return SESSION.compare(directory)
+
+
+def when(check: str, **options: Any) -> When:
+    """Which turn changed the verdict of ``check``; the twin of ``%when``.
+
+    ``options``: bisect, isolated.
+    """
+    return SESSION.when(check, **options)
+
+
+def blame(path: str) -> Blame:
+    """The turn and the calls that last changed a path; the twin of ``%blame``."""
+    return SESSION.run.blame(path)
+
+
+def versions(path: str) -> pd.DataFrame:
+    """The versions of a path over the open run; the twin of ``%versions``."""
+    return SESSION.run.history(path)
+
+
+def replay(*, strict: bool = True) -> Replayed:
+    """The open run's harness run again on the tape; the twin of ``%replay``."""
+    return SESSION.run.replay(strict=strict)
