@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from branchkit.harness.own_loop import session as session
     from branchkit.harness.tools import tool as tool
 
+__version__ = "0.1.0"  # the only place where it stands
+
 __all__ = ["Run", "compare", "open", "session", "tool"]
 
 _PUBLIC = {
@@ -30,11 +32,6 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
-    # importlib.metadata alone costs more than the rest of this package's import.
-    if name == "__version__":
-        from importlib import metadata
-
-        return metadata.version("branchkit-jupyter")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'branchkit' has no attribute {name!r}")
     from importlib import import_module

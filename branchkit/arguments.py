@@ -44,6 +44,10 @@ def _reading(made: Mapping[str, argparse.ArgumentParser]) -> None:
     made["when"].add_argument("--check", required=True, metavar="CMD")
     made["when"].add_argument("--bisect", action="store_true", help="look at few turns only")
     made["when"].add_argument("--no-sandbox", action="store_true")
+    for name in ("replay", "regress"):
+        made[name].add_argument("--harness", metavar="MODULE:FUNCTION", help="a loop of your own")
+    made["regress"].add_argument("places", nargs="+", type=Path, metavar="DIR")
+    made["regress"].add_argument("--jobs", type=int)
     made["replay"].add_argument("--strict", action="store_true", help="the default")
     made["replay"].add_argument("--bisect", action="store_true", help="codes for git bisect run")
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from branchkit.arguments import parser
@@ -218,10 +219,11 @@ def _when(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     """Run the recorded harness again on the tape: no model, no tool, every event accounted for."""
     from branchkit.branch.api import open_run
+    from branchkit.replay.regress import load_loop
 
     try:
         with open_run(options.file) as run:
-            found = run.replay(strict=False)
+            found = run.replay(strict=False, own_loop=load_loop(options.harness))
     except JournalDamaged:
         if options.bisect:
             return EXIT_STOP
@@ -238,6 +240,21 @@ def _replay(options: argparse.Namespace) -> int:
     ))  # fmt: skip
     if options.bisect:
         return EXIT_SAME if found.ok else EXIT_DIFFERENT
+    return EXIT_OK if found.ok else EXIT_DIVERGED
+
+
+def _regress(options: argparse.Namespace) -> int:
+    """Replay every journal in DIR with today's code; each stops at its first difference."""
+    from branchkit.replay.regress import regress
+
+    found = regress(
+        options.places, harness=options.harness, jobs=options.jobs,
+        progress=_progress_of("journals"),
+    )  # fmt: skip
+    lines = [f"{Path(one.journal).name}: {one.told()}" for one in found.outcomes if not one.ok]
+    equal = sum(one.ok for one in found.outcomes)
+    lines.append(f"{equal} of {len(found.outcomes)} journals are equal")
+    _print(options, found.to_json(), lambda: "\n".join(lines))
     return EXIT_OK if found.ok else EXIT_DIVERGED
 
 
@@ -315,7 +332,8 @@ def _umount(options: argparse.Namespace) -> int:
 
 _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "demo": _demo, "doctor": _doctor, "import": _import, "show": _show, "verify": _verify,
-    "rewind": _rewind, "fork": _fork, "compare": _compare, "when": _when, "replay": _replay,
+    "rewind": _rewind, "fork": _fork, "compare": _compare, "when": _when,
+    "replay": _replay, "regress": _regress,
     "run": _run, "pack": _pack, "mount": _mount, "umount": _umount,
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from branchkit.journal.blobs import store_directory
 from branchkit.journal.file import Verdict, verify
 from branchkit.replay.recorded import Recorded
 from branchkit.replay.rewind import Rewound, rewind
-from branchkit.replay.strict import Replayed, replay
+from branchkit.replay.strict import Loop, Replayed, replay
 from branchkit.replay.when import Blame, When, blame, versions, when
 from branchkit.workspace import Workspaces
 from branchkit.workspace.history import Version
@@ -81,9 +81,12 @@ class Run:
         found = versions(self.recorded, path, workspaces=self.workspaces())
         return pd.DataFrame(found, columns=list(Version._fields))
 
-    def replay(self, *, strict: bool = True) -> Replayed:
-        """The harness run again on the tape; with ``strict`` a difference raises Diverged (R51)."""
-        found = replay(self.recorded)
+    def replay(self, *, strict: bool = True, own_loop: Loop | None = None) -> Replayed:
+        """The harness run again on the tape; with ``strict`` a difference raises Diverged (R51).
+
+        ``own_loop`` is the function that made the run, where that was not branchkit's loop.
+        """
+        found = replay(self.recorded, own_loop)
         if strict and found.divergence is not None:
             step = found.divergence["step_id"]
             raise Diverged(f"{self.recorded.path.name}: step {step}", report=found.divergence)

@@ -6,10 +6,10 @@ import os
 import platform
 import shutil
 import sys
-from importlib import metadata, util
+from importlib import util
 from typing import NamedTuple
 
-from branchkit import workspace
+from branchkit import __version__, workspace
 from branchkit.errors import DependencyMissing
 from branchkit.harness import bubblewrap
 
@@ -44,8 +44,7 @@ def checks() -> list[Check]:
 def _python() -> Check:
     ok = sys.version_info >= (3, 11)
     remedy = "" if ok else "install Python 3.11 or newer"
-    version = metadata.version("branchkit-jupyter")
-    return Check("python", ok, f"{platform.python_version()}, branchkit {version}", remedy)
+    return Check("python", ok, f"{platform.python_version()}, branchkit {__version__}", remedy)
 
 
 def _git() -> Check:

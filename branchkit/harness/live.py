@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from branchkit import __version__
 from branchkit.boundary.environment import Entropy, TurnClock, git_environment
 from branchkit.boundary.model import Model
 from branchkit.boundary.recording import Observation, Recording, SnapshotFacts
@@ -147,7 +147,7 @@ def standard_tools(spec: str) -> list[str]:
 def versions(model: Model) -> dict[str, str]:
     """What this run ran on, as recorded facts (R4, M18). No secrets, no paths."""
     return {
-        "branchkit": metadata.version("branchkit-jupyter"),
+        "branchkit": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "timezone": time.tzname[0],

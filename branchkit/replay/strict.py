@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from branchkit.boundary.replaying import Replaying
@@ -31,11 +32,14 @@ class Replayed(NamedTuple):
         return self._asdict()
 
 
-def replay(recorded: Recorded) -> Replayed:
+Loop = Callable[[Session], object]
+
+
+def replay(recorded: Recorded, own_loop: Loop | None = None) -> Replayed:
     """Run the recorded harness again with model and tools answered from the tape.
 
-    Nothing is sent: replay has no model and no tool to reach. Raises UsageError for a run whose
-    harness is not branchkit's own loop (a user's loop replays by ``branchkit.session``).
+    Nothing is sent: replay has no model and no tool to reach. A run that a loop of your own made
+    needs that loop: a function that takes a session. Raises UsageError without it.
     """
     started = recorded.events[0].payload
     if not isinstance(started, TaskStarted):
@@ -43,17 +47,17 @@ def replay(recorded: Recorded) -> Replayed:
             f"{recorded.path.name} is a branch: its prefix belongs to its parent",
             hint=f"replay the parent: {recorded.parent.path if recorded.parent else 'not found'}",
         )
-    if started.harness != "branchkit":
+    if started.harness != "branchkit" and own_loop is None:
         raise UsageError(
             f"{recorded.path.name} was made by another harness ({started.harness})",
-            hint="a loop of your own replays with branchkit.session(FILE, 'replay')",
+            hint="name the loop that made it: --harness MODULE:FUNCTION, which takes a session",
         )
     mode = Replaying(recorded.events, recorded.contexts)
     session = Session(mode, tools=started.tools, seed=started.seed)
     divergence: dict[str, object] | None = None
     note = ""
     try:
-        _run(session, started)
+        _run(session, started, own_loop)
     except Diverged as diverged:
         divergence = diverged.report
     except TapeEnded:
@@ -61,8 +65,12 @@ def replay(recorded: Recorded) -> Replayed:
     return Replayed(divergence is None, len(recorded.events), mode.consumed, 0, 0, divergence, note)
 
 
-def _run(session: Session, started: TaskStarted) -> None:
-    harness = build(started.components)
+def _run(session: Session, started: TaskStarted, own_loop: Loop | None) -> None:
     session.begin(started)
+    if own_loop is not None:
+        own_loop(session)
+        session.finish("completed")
+        return
+    harness = build(started.components)
     context = loop.opening(session, harness, started.task)
     loop.run(session, harness, context, max_turns=started.budgets.get("max_turns", 100))
