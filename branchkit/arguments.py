@@ -76,6 +76,7 @@ def _fork_options(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--workspace", help="the files of a run that recorded none: DIR or REPO@COMMIT")
     add("--swap", action="append", default=[], metavar="COMPONENT=SPEC", help="one arm each")
     add("-n", type=int, default=n, help=f"branches an arm ({n})")
+    add("--size", action="append", default=[], metavar="ARM=N", help="another size for one arm")
     add("--check", metavar="CMD", help="run in each branch's workspace: exit 0 is success")
     add("--seed", type=int, default=0)
     add("--no-control", action="store_true", help="leave the control arm out")

@@ -164,12 +164,14 @@ def _rewind(options: argparse.Namespace) -> int:
 
 
 def _fork_options(options: argparse.Namespace) -> dict[str, Any]:
+    from branchkit.branch.fork import sizes_of
+
     chosen: dict[str, Any] = {
         "n": options.n, "seed": options.seed, "check": options.check,
         "control": not options.no_control, "max_turns": options.max_turns,
         "max_calls": options.max_calls, "redeliver_from": options.redeliver_from,
         "model": options.model, "isolated": not options.no_sandbox, "store": options.store,
-        "workspace": options.workspace,
+        "workspace": options.workspace, "sizes": sizes_of(options.size),
     }  # fmt: skip
     return chosen if options.jobs is None else chosen | {"jobs": options.jobs}
 

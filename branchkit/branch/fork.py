@@ -70,21 +70,7 @@ def fork(
     anything is started.
     """
     chosen = options or Options()
-    _refuse_nonsense(chosen)
-    recorded.check_turn(turn, 0, recorded.turns)
-    recorded = recorded.owner(turn)
-    plans = _arms(recorded, swaps, chosen)
-    for plan in plans:
-        fork_point(
-            recorded,
-            turn,
-            plan.swap,
-            redeliver_from=chosen.redeliver_from,
-            model=chosen.model,
-        )
-        _refuse_silent_model(recorded, plan, chosen)
-    if chosen.isolated and not (probe := bubblewrap.probe()).ok:
-        raise SandboxMissing(f"live branches need bubblewrap: {probe.detail}", hint=probe.remedy)
+    recorded, plans = _planned(recorded, turn, swaps, chosen)
     store = (chosen.store or store_directory()).absolute()
     parent_before = _bytes_hash(recorded.path)
     with ExitStack() as stack:
@@ -92,20 +78,7 @@ def fork(
         recorded.adopt_workspace(workspaces)
         base = _base(recorded, turn, workspaces, chosen)
         directory = _directory(store, recorded, turn)
-        facts = ForkFacts(
-            parent=str(recorded.path.absolute()),
-            turn=turn,
-            check=chosen.check,
-            seed=chosen.seed,
-            n=chosen.n,
-            arms=[
-                (plan.name, plan.swap.declared() if plan.swap else None, plan.n) for plan in plans
-            ],
-            volatile=list(VOLATILE),
-            record_ok=None,
-            record_output="",
-            workspace_note=_workspace_note(workspaces, base),
-        )
+        facts = _facts(recorded, turn, plans, chosen, _workspace_note(workspaces, base))
         if chosen.check is not None:
             facts = _checked_record(facts, recorded, workspaces, chosen)
         _write_notes(directory, facts)
@@ -122,6 +95,45 @@ def fork(
         recorded, facts, plans, results, partial=partial, parent_unchanged=unchanged,
         directory=directory,
     )  # fmt: skip
+
+
+def _planned(
+    recorded: Recorded, turn: int, swaps: Sequence[str], options: Options
+) -> tuple[Recorded, list[ArmPlan]]:
+    """The run that owns the turn and the arms, once everything that can be refused has been."""
+    _refuse_nonsense(options)
+    recorded.check_turn(turn, 0, recorded.turns)
+    recorded = recorded.owner(turn)
+    plans = _arms(recorded, swaps, options)
+    for plan in plans:
+        fork_point(
+            recorded,
+            turn,
+            plan.swap,
+            redeliver_from=options.redeliver_from,
+            model=options.model,
+        )
+        _refuse_silent_model(recorded, plan, options)
+    if options.isolated and not (probe := bubblewrap.probe()).ok:
+        raise SandboxMissing(f"live branches need bubblewrap: {probe.detail}", hint=probe.remedy)
+    return recorded, plans
+
+
+def _facts(
+    recorded: Recorded, turn: int, plans: Sequence[ArmPlan], options: Options, note: str
+) -> ForkFacts:
+    return ForkFacts(
+        parent=str(recorded.path.absolute()),
+        turn=turn,
+        check=options.check,
+        seed=options.seed,
+        n=options.n,
+        arms=[(plan.name, plan.swap.declared() if plan.swap else None, plan.n) for plan in plans],
+        volatile=list(VOLATILE),
+        record_ok=None,
+        record_output="",
+        workspace_note=note,
+    )
 
 
 def _refuse_nonsense(options: Options) -> None:
@@ -147,7 +159,23 @@ def _arms(recorded: Recorded, swaps: Sequence[str], options: Options) -> list[Ar
     ]
     if options.control or not plans:
         plans.insert(0, ArmPlan(CONTROL, None, options.n))
+    for arm, size in options.sizes.items():
+        if arm not in names or size < 1:
+            raise UsageError(
+                f"size {size} for arm {arm!r}", hint=f"arms are {', '.join(names) or 'none'}"
+            )
     return plans
+
+
+def sizes_of(texts: Sequence[str]) -> dict[str, int]:
+    """``ARM=N`` as sizes by arm. Raises UsageError."""
+    sizes = {}
+    for text in texts:
+        arm, _, number = text.rpartition("=")
+        if not arm or not number.isdigit():
+            raise UsageError(f"--size {text!r} is no ARM=N", hint="model=local:smollm2=8")
+        sizes[arm] = int(number)
+    return sizes
 
 
 def _base(recorded: Recorded, turn: int, workspaces: Workspaces, options: Options) -> str | None:

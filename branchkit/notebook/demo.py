@@ -27,11 +27,6 @@ CHECK = f'test -z "$(git branch --list {STALE})" && git show-ref -q --verify ref
 FORK_TURN = 22
 
 
-LOCAL_ARM = "model=local:smollm2"
-LOCAL_BRANCHES = 8  # it samples for real, and takes seconds for a reply
-LIVE_TURNS = 6  # the record still had four; whoever needs more than two beyond is lost
-
-
 class Story(NamedTuple):
     """What a demo shows: where to look, where to fork, what to swap, what success is."""
 
@@ -68,7 +63,7 @@ def run_demo(
     ``out`` gets the report (one HTML, one PNG), and the journal of a file that had to be imported.
     """
     if file is None:
-        story = _sample_story(swaps, options, say)
+        story = _sample_story(swaps, options)
     else:
         story = _own_story(_journal(file, out, say), swaps, options)
     with branchkit.open(story.journal) as run:
@@ -94,17 +89,10 @@ def _report(found: Comparison, out: Path, say: Say) -> None:
         say(f"\nreport: {html} and {png}")
 
 
-def _sample_story(swaps: list[str], options: dict[str, Any], say: Say) -> Story:
+def _sample_story(swaps: list[str], options: dict[str, Any]) -> Story:
     chosen = options | {"check": options["check"] or CHECK}
     if not swaps:
         swaps = ["truncation=none"]
-        missing = local_model_problem()
-        if missing is None:
-            swaps.append(LOCAL_ARM)
-            chosen |= {"sizes": {LOCAL_ARM: min(options["n"], LOCAL_BRANCHES)}}
-            chosen |= {"max_turns": options["max_turns"] or LIVE_TURNS}
-        else:
-            say(f"without a local model: {missing}")
     return Story(sample(), FORK_TURN + 1, FORK_TURN, swaps, chosen)
 
 
