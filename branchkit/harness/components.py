@@ -6,9 +6,9 @@ The text travels in the journal, so a fork on another machine needs no file of t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from string import Template
 from typing import NamedTuple
 
 from branchkit.boundary.calls import Call
@@ -87,16 +87,21 @@ def build(components: Mapping[str, Component]) -> Harness:
             str(rule), None if whole else cut.text, cut.omitted_lines, cut.omitted_bytes
         )
 
-    prompt = Template(parts["prompt"].content or "")
+    prompt = parts["prompt"].content or ""
 
     return Harness(
         components=parts,
         sampling=parse_sampling(parts["sampling"].spec),
-        prompt=lambda task: {"role": "system", "content": prompt.safe_substitute(task=task)},
+        prompt=lambda task: {"role": "system", "content": _with_task(prompt, task)},
         deliver=deliver,
         read_calls=parsers.parse(parts["parser"].spec),
         decide=policies.parse(parts["policy"].spec),
     )
+
+
+def _with_task(prompt: str, task: str) -> str:
+    """``prompt`` with the task for ``$task``; every other dollar of it is its own."""
+    return re.sub(r"\$(?:task\b|\{task\})", lambda _: task, prompt)
 
 
 def parse_sampling(spec: str) -> dict[str, float]:
