@@ -1,0 +1,40 @@
+"""Loading the extension costs next to nothing: it registers, the first use imports (R80)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+HEAVY = "pandas plotly ipywidgets anywidget matplotlib scipy numpy git pyfuse3 trio msgspec".split()
+LIMIT_S = 0.050
+
+PROGRAM = """
+import json, sys, time
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+settings = Config()
+settings.HistoryManager.enabled = False
+shell = InteractiveShell.instance(config=settings)
+before = set(sys.modules)
+began = time.perf_counter()
+shell.run_line_magic("load_ext", "branchkit")
+took_s = time.perf_counter() - began
+print(json.dumps({"took_s": took_s, "new": sorted(set(sys.modules) - before)}))
+"""
+
+
+def load() -> tuple[float, set[str]]:
+    """Seconds that ``%load_ext branchkit`` took in a new process, and the modules that it brought."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    told = json.loads(done.stdout)
+    return told["took_s"], set(told["new"])
+
+
+def test_loading_imports_nothing_heavy_and_takes_less_than_50_ms() -> None:
+    runs = [load() for _ in range(3)]
+    roots = {name.partition(".")[0] for _, new in runs for name in new}
+    assert not roots & set(HEAVY)
+    assert min(took_s for took_s, _ in runs) < LIMIT_S  # the machine may be busy with others
