@@ -4,13 +4,13 @@ FUSE serves them where it can (``fuse``, in a daemon of its own), copies where i
 hashes, snapshots and the portable form are the same.
 """
 
+from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.compare import Change
 from branchkit.workspace.hashes import VOLATILE
 from branchkit.workspace.mount import Branch, Workspaces
 from branchkit.workspace.portable import adopt, export
 from branchkit.workspace.probe import Probe, probe
 from branchkit.workspace.scan import tree_hash
-from branchkit.workspace.store import Snapshot
 
 __all__ = [
     "VOLATILE",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from branchkit import disk
 from branchkit.workspace import edit, hashes, log
@@ -18,6 +18,7 @@ from branchkit.workspace.base import Base
 from branchkit.workspace.changes import Change, Cut, Fill, Host, Resize, Up, Write, decode, encode
 from branchkit.workspace.content import Contents, pwrite_all
 from branchkit.workspace.layers import INLINE_BYTES, Frozen, Hosted, Rec, Tree
+from branchkit.workspace.spares import Spares
 
 
 class Tally(NamedTuple):
@@ -37,17 +38,20 @@ class Live:
         layer: str,
         frozen: Frozen | None,
         reserve: log.Reserve | None = None,
+        spares: Spares | None = None,
     ) -> None:
         """Load the branch; its top layer's log is replayed, a torn tail cut off."""
         self._reserve = reserve
+        self._spares = spares or Spares(layers)
         self._layers = layers
         self.base = base
         self.tree = Tree(base, layer, frozen)
         self.contents = Contents(layers, base)
         self.on_change: Callable[[Sequence[Change]], None] = lambda changes: None
-        self._unsynced: set[int] = set()
         self._log: log.Log | None = None
         self._good_bytes = replay(self.tree, self._log_path(layer))
+        # What a killed daemon had written and not synced is no safer for having been read again.
+        self._unsynced = {fid for fid, rec in self.tree.top.items() if self._own_host(rec)}
 
     def _log_path(self, layer: str) -> Path:
         return self._layers / f"{layer}.log"
@@ -152,17 +156,26 @@ class Live:
 
     def sync(self, fid: int | None = None) -> None:
         """Return once the log (and the host file of ``fid``, or all) is on stable storage."""
-        wanted = self._unsynced if fid is None else self._unsynced & {fid}
-        for each in list(wanted):
+        wanted = set(self._unsynced) if fid is None else self._unsynced & {fid}
+        for each in wanted:
             rec = self.tree.get(each)
             if isinstance(rec.data, Hosted) and rec.data.layer == self.tree.layer:
                 disk.fdatasync(self.contents.fd(each, rec.data))
             self._unsynced.discard(each)
-        if self._log is not None:
-            self._log.sync()
-            disk.fsync_dir(self._layers)
         if wanted:
             disk.fsync_dir(self._layers / self.tree.layer)
+            disk.fsync_dir(self._layers)
+        if self._log is not None:
+            self._log.sync()
+            self._spares.ensure(self.tree.layer)
+
+    def seal(self, row: Mapping[str, Any]) -> None:
+        """Write ``row`` behind the last change; returns once that is on stable storage.
+
+        One fdatasync for the row and the changes: where the catalogue lost the row, the log has it.
+        """
+        self.log.append(row)
+        self.sync()
 
     def tally(self) -> Tally:
         """Count what the top layer holds; directories and removed names are not counted."""
@@ -245,7 +258,8 @@ def replay(tree: Tree, path: Path) -> int:
     """Apply the log at ``path`` to ``tree``; returns how many bytes of it are good."""
     good_bytes = 0
     for frame in log.read(path):
-        tree.apply(decode(frame.value), frame.blob)
+        if not isinstance(frame.value, dict):  # the row of a snapshot: see `Live.seal`
+            tree.apply(decode(frame.value), frame.blob)
         good_bytes = frame.end_bytes
     tree.sweep()
     return good_bytes

@@ -27,8 +27,9 @@ from typing import Any
 
 from branchkit.errors import BranchkitError, DiskFull, FuseMissing, UsageError, WorkspaceError
 from branchkit.workspace import compare, fuse, hashes, materialize, stale
+from branchkit.workspace.catalog import Named
 from branchkit.workspace.loop import Loop
-from branchkit.workspace.store import Named, Store, prepare
+from branchkit.workspace.store import Store, prepare
 
 REQUEST_BYTES = 1 << 16
 SEND_TIMEOUT = (5).to_bytes(8, sys.byteorder) + (0).to_bytes(8, sys.byteorder)  # struct timeval
@@ -89,6 +90,7 @@ class Daemon:
         self._stopping: list[Client] = []
         self._listener: socket.socket | None = None
         loop.on_deadline = self.leave
+        self._refill()
         for row in self.store.named.values():
             self._show(row)
 
@@ -177,6 +179,7 @@ class Daemon:
                 )
                 self._show(row)
                 client.reply({})
+                self._refill()
             case "branches":
                 client.reply({"names": sorted(self.store.named)})
             case "snapshot":
@@ -193,6 +196,11 @@ class Daemon:
                 self._settled(client, request["name"], self._ask(what, request["name"]))
             case other:
                 raise UsageError(f"unknown request {other!r}", hint="client and daemon differ")
+
+    def _refill(self) -> None:
+        """Have logs for the next layers made on the worker thread, when few are left."""
+        if wanted := self.store.spares.refill(self.store.catalog.layer):
+            self._loop.aside(*wanted)
 
     def _show(self, row: Named) -> None:
         self.overlay.nodes.add(
@@ -222,6 +230,7 @@ class Daemon:
 
         def answer() -> None:
             self._guard(client, lambda: client.reply(then()))
+            self._refill()
 
         dirty = self.overlay.nodes.dirty(os.fsencode(name))
         if dirty:

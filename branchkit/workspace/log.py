@@ -46,12 +46,16 @@ class Reserve:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._is_full = False
 
     def fill(self) -> None:
         """Put the space aside; on a disk that is full already there is none to put aside."""
+        if self._is_full:
+            return
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, RESERVE_BYTES)
+            self._is_full = True
         except OSError as error:
             disk.truncate(fd, 0)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -61,6 +65,7 @@ class Reserve:
 
     def spend(self) -> bool:
         """Give the space up; whether there was any."""
+        self._is_full = False
         try:
             had = self._path.stat().st_size > 0
             os.truncate(self._path, 0)
@@ -78,6 +83,7 @@ class Log:
         """Open or create ``path``; what lies behind ``good_bytes`` (a torn tail) is cut off."""
         self.path = path
         self._reserve = reserve
+        self._failed: OSError | None = None
         self.fd = disk.open_append(path)
         self.size_bytes = disk.size_bytes(self.fd)
         if good_bytes is not None and good_bytes < self.size_bytes:
@@ -110,8 +116,18 @@ class Log:
         self.size_bytes += len(frame)
 
     def sync(self) -> None:
-        """Return once every frame so far is on stable storage."""
-        disk.fdatasync(self.fd)
+        """Return once every frame so far is on stable storage.
+
+        After one failure it fails for ever: the kernel drops the pages it could not write, and
+        the next fdatasync would return as if they were there.
+        """
+        if self._failed is not None:
+            raise self._failed
+        try:
+            disk.fdatasync(self.fd)
+        except OSError as error:
+            self._failed = error
+            raise
 
     def close(self) -> None:
         """Give the descriptor back; nothing is buffered, so nothing is lost."""
@@ -135,6 +151,23 @@ def read(path: Path) -> Iterator[Frame]:
             return
         yield frame
         offset = frame.end_bytes
+
+
+def last(path: Path, most_bytes: int) -> object:
+    """The value of the last frame of ``path`` if the file ends with it, else None.
+
+    Looks at the last ``most_bytes`` only, so a long log costs no more than a short one.
+    """
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = os.pread(file.fileno(), most_bytes, max(0, size - most_bytes))
+    at = data.rfind(MAGIC)
+    while at >= 0:
+        frame = _frame_at(data, at)
+        if frame is not None:
+            return frame.value if frame.end_bytes == len(data) else None
+        at = data.rfind(MAGIC, 0, at)
+    return None
 
 
 def _frame_at(data: bytes, offset: int) -> Frame | None:

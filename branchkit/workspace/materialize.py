@@ -19,9 +19,10 @@ from branchkit import disk
 from branchkit.errors import UsageError, WorkspaceError
 from branchkit.workspace import compare, hashes, listing, scan
 from branchkit.workspace.branch import Live
+from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.graft import graft
 from branchkit.workspace.scan import Entry
-from branchkit.workspace.store import Snapshot, Store, hold
+from branchkit.workspace.store import Store, hold
 
 
 class Copies:

@@ -24,10 +24,11 @@ from branchkit import errors
 from branchkit.errors import BranchkitError, DaemonGone, FuseMissing, UsageError, WorkspaceError
 from branchkit.workspace import base as bases
 from branchkit.workspace import stale
+from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.compare import Change
 from branchkit.workspace.materialize import Copies
 from branchkit.workspace.probe import probe
-from branchkit.workspace.store import Snapshot, hold, prepare
+from branchkit.workspace.store import hold, prepare
 
 REPLY_BYTES = 1 << 16
 START_TIMEOUT_S = 60.0  # a cold start imports trio and replays logs; the disk may be slow

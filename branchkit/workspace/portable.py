@@ -21,10 +21,11 @@ from branchkit.errors import WorkspaceError
 from branchkit.workspace import base as bases
 from branchkit.workspace import compare, hashes, listing
 from branchkit.workspace.branch import Live
+from branchkit.workspace.catalog import Held, Snapshot
 from branchkit.workspace.graft import graft
 from branchkit.workspace.mount import Workspaces
 from branchkit.workspace.scan import Entry, from_portable, portable
-from branchkit.workspace.store import Held, Snapshot, Store
+from branchkit.workspace.store import Store
 
 BASES = "workspace/bases/"
 SNAPSHOTS = "workspace/snapshots/"

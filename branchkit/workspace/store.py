@@ -1,7 +1,7 @@
 """A workspace store on disk: its catalogue, bases, snapshots and branches.
 
     version          "branchkit-workspace 1"
-    catalog.log      frames: {"kind": base | branch | snapshot | drop, ...}
+    catalog.log      see `catalog`
     bases/           <id>.json, <id>.manifest, <id>/ (an imported base)
     reserve          space for removals on a full disk
     layers/          <layer>.log, <layer>/<fid> (contents over 64 KiB)
@@ -20,48 +20,20 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from branchkit import disk
 from branchkit.errors import UsageError, WorkspaceError
 from branchkit.workspace import hashes, log
 from branchkit.workspace.base import Base
 from branchkit.workspace.branch import Live, replay
+from branchkit.workspace.catalog import Catalog, Held, Named, Snapshot, snapshot_row
 from branchkit.workspace.layers import Frozen, Tree
+from branchkit.workspace.spares import Spares
 
 VERSION = "branchkit-workspace 1\n"
 NAME_BYTES = 200
 _DIRECTORIES = ("bases", "layers", "mnt", "copies")
-
-
-class Snapshot(NamedTuple):
-    """A frozen state. ``files`` and ``changed_bytes`` count what changed since ``parent``."""
-
-    id: str
-    parent: str | None
-    base: str
-    tree_hash: str
-    files: int
-    changed_bytes: int
-
-
-class Held(NamedTuple):
-    """A snapshot and the layer that makes it from its parent ("" = nothing changed)."""
-
-    snapshot: Snapshot
-    layer: str
-    log_bytes: int
-
-
-class Named(NamedTuple):
-    """A branch as the catalogue knows it."""
-
-    name: str
-    number: int
-    base: str
-    origin: str | None  # the snapshot it was created from
-    current: str | None  # its newest snapshot
-    layer: str
 
 
 def prepare(path: Path) -> Path:
@@ -124,32 +96,31 @@ class Store:
     def __init__(self, path: Path, *, writable: bool = True) -> None:
         self.path = path
         self.layers = path / "layers"
-        self.snapshots: dict[str, Held] = {}
-        self.named: dict[str, Named] = {}
-        self._base_ids: set[str] = set()
+        self.spares = Spares(self.layers)
         self._bases: dict[str, Base] = {}
         self._frozen: dict[str, Frozen] = {}
         self._live: dict[str, Live] = {}
         self._dropped: dict[int, str] = {}
-        self._layer = 0
-        self._number = 0
-        good_bytes = 0
-        for frame in log.read(path / "catalog.log"):
-            self._note(_row(frame.value))
-            good_bytes = frame.end_bytes
-        self._catalog: log.Log | None = None
         self._reserve = log.Reserve(path / "reserve")
         if writable:
             self._reserve.fill()
-            self._catalog = log.Log(
-                path / "catalog.log", good_bytes=good_bytes, reserve=self._reserve
-            )
+        self.catalog = Catalog(path, self._reserve, writable=writable)
+        if writable:
             self._sweep()
+
+    @property
+    def snapshots(self) -> Mapping[str, Held]:
+        """All snapshots by id."""
+        return self.catalog.snapshots
+
+    @property
+    def named(self) -> Mapping[str, Named]:
+        """All branches by name."""
+        return self.catalog.named
 
     def _sweep(self) -> None:
         """Remove layers of branches that were dropped while somebody had files of them open."""
-        used = {held.layer for held in self.snapshots.values()}
-        used |= {named.layer for named in self.named.values()}
+        used = self.catalog.layers()
         for entry in self.layers.iterdir():
             if entry.stem.isdecimal() and entry.stem not in used:
                 self._discard(entry.stem)
@@ -159,27 +130,25 @@ class Store:
         for live in self._live.values():
             live.close()
         self._live.clear()
-        if self._catalog is not None:
-            self._catalog.close()
-            self._catalog = None
+        self.catalog.close()
 
     def register_base(self, base_id: str) -> None:
         """Take note of a base whose files are in ``bases/``."""
-        if base_id not in self._base_ids:
-            self._record({"kind": "base", "id": base_id}, durable=True)
+        if base_id not in self.catalog.bases:
+            self.catalog.record({"kind": "base", "id": base_id}, durable=True)
 
     def register_snapshot(self, row: Mapping[str, Any]) -> None:
         """Take note of an imported snapshot whose layer is in ``layers/``."""
         if row["snapshot"][0] not in self.snapshots:
-            self._record({**row, "kind": "snapshot"}, durable=True)
+            self.catalog.record({**row, "kind": "snapshot"}, durable=True)
 
     def has_base(self, base_id: str) -> bool:
         """Whether the store knows this base."""
-        return base_id in self._base_ids
+        return base_id in self.catalog.bases
 
     def base(self, base_id: str) -> Base:
         """A base by its id."""
-        if base_id not in self._base_ids:
+        if base_id not in self.catalog.bases:
             raise UsageError(f"no base {base_id} in {self.path}", hint=self._known_bases())
         if base_id not in self._bases:
             self._bases[base_id] = Base(base_id, self.path)
@@ -213,8 +182,9 @@ class Store:
             base = self.held(snapshot).snapshot.base
             self.frozen(snapshot)
         self.base(base or "")
-        row = Named(name, self._number + 1, base or "", snapshot, snapshot, str(self._layer + 1))
-        self._record({"kind": "branch", "branch": row})
+        number, layer = self.catalog.number + 1, str(self.catalog.layer + 1)
+        row = Named(name, number, base or "", snapshot, snapshot, layer)
+        self.catalog.record({"kind": "branch", "branch": row})
         return row
 
     def branch(self, name: str) -> Named:
@@ -234,14 +204,14 @@ class Store:
             row = self.branch(name)
             frozen = self.frozen(row.current) if row.current else None
             base = self.base(row.base)
-            live = Live(self.layers, base, row.layer, frozen, self._reserve)
+            live = Live(self.layers, base, row.layer, frozen, self._reserve, self.spares)
             self._live[name] = live
         return live
 
     def drop(self, name: str) -> Named:
         """Forget a branch; its snapshots stay. Its top layer goes with `discard`."""
         row = self.branch(name)
-        self._record({"kind": "drop", "name": name}, frees=True)
+        self.catalog.record({"kind": "drop", "name": name}, frees=True)
         self._live.pop(name, None)
         self._dropped[row.number] = row.layer
         return row
@@ -258,6 +228,7 @@ class Store:
         self._discard(self._dropped.pop(number))
 
     def _discard(self, layer: str) -> None:
+        self.spares.forget(layer)
         (self.layers / f"{layer}.log").unlink(missing_ok=True)
         shutil.rmtree(self.layers / layer, ignore_errors=True)
 
@@ -269,12 +240,14 @@ class Store:
                 return self.held(row.current).snapshot
             return self._root_snapshot(row, live)
         tree_hash = hashes.render(live.digest())
-        tally = live.tally()
-        live.sync()
-        snapshot = Snapshot(_new_id(), row.current, row.base, tree_hash, *tally)
+        snapshot = Snapshot(_new_id(), row.current, row.base, tree_hash, *live.tally())
         held = Held(snapshot, row.layer, live.log_bytes())
-        self._freeze_row(held, name, str(self._layer + 1))
-        live.push(self.named[name].layer)
+        after = row._replace(current=snapshot.id, layer=str(self.catalog.layer + 1))
+        made = snapshot_row(held, after)
+        live.seal(made)
+        disk.crash_point("workspace.freeze.sealed")
+        self.catalog.record(made)
+        live.push(after.layer)
         self._frozen[snapshot.id] = live.tree.frozen()
         self._reserve.fill()
         return snapshot
@@ -283,17 +256,14 @@ class Store:
         """The snapshot of a base itself, one per base."""
         for held in self.snapshots.values():
             if held.snapshot.base == row.base and not held.layer and not held.snapshot.parent:
-                self._freeze_row(held, row.name, row.layer)
+                after = row._replace(current=held.snapshot.id)
+                self.catalog.record(snapshot_row(held, after), durable=True)
                 return held.snapshot
         tree_hash = hashes.render(live.digest())
         snapshot = Snapshot(_new_id(), None, row.base, tree_hash, 0, 0)
-        self._freeze_row(Held(snapshot, "", 0), row.name, row.layer)
+        after = row._replace(current=snapshot.id)
+        self.catalog.record(snapshot_row(Held(snapshot, "", 0), after), durable=True)
         return snapshot
-
-    def _freeze_row(self, held: Held, name: str, next_layer: str) -> None:
-        row = {"snapshot": held.snapshot, "layer": held.layer, "log_bytes": held.log_bytes}
-        branch = {"branch": name, "next_layer": next_layer}
-        self._record({"kind": "snapshot", **row, **branch}, durable=True)
 
     def frozen(self, snapshot_id: str) -> Frozen:
         """The layers of a snapshot, loaded from their logs at first use."""
@@ -324,49 +294,8 @@ class Store:
             tree.push("")
         return tree.frozen()
 
-    def _record(self, row: dict[str, Any], *, durable: bool = False, frees: bool = False) -> None:
-        if self._catalog is None:
-            raise WorkspaceError("this store was opened for reading", hint="a bug: report it")
-        self._catalog.append(row, frees=frees)
-        if durable:
-            self._catalog.sync()
-        self._note(row)
-
-    def _note(self, row: Mapping[str, Any]) -> None:
-        match row["kind"]:
-            case "base":
-                self._base_ids.add(row["id"])
-            case "branch":
-                named = Named(*row["branch"])
-                self.named[named.name] = named
-                self._number = max(self._number, named.number)
-                self._layer = max(self._layer, int(named.layer))
-            case "drop":
-                del self.named[row["name"]]
-            case "snapshot":
-                self._note_snapshot(row)
-            case other:
-                raise WorkspaceError(
-                    f"{self.path} holds a record of unknown kind {other!r}",
-                    hint="open it with the newer branchkit that wrote it",
-                )
-
-    def _note_snapshot(self, row: Mapping[str, Any]) -> None:
-        snapshot = Snapshot(*row["snapshot"])
-        self.snapshots[snapshot.id] = Held(snapshot, row["layer"], row["log_bytes"])
-        if name := row.get("branch"):
-            layer = row["next_layer"]
-            self.named[name] = self.named[name]._replace(current=snapshot.id, layer=layer)
-            self._layer = max(self._layer, int(layer))
-
     def _known_bases(self) -> str:
-        return "bases: " + (", ".join(sorted(self._base_ids)) or "none yet, use add_base")
-
-
-def _row(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise WorkspaceError("the catalogue holds no record where one must be", hint="restore it")
-    return value
+        return "bases: " + (", ".join(sorted(self.catalog.bases)) or "none yet, use add_base")
 
 
 def _new_id() -> str:

@@ -163,10 +163,77 @@ def test_a_frozen_layer_that_lost_its_end_is_an_error(opened: Open, base: Path) 
     (branch.path / "x").write_text("x")
     snapshot = branch.freeze()
     ws.stop()
-    path = layer_log(ws.store)
-    os.truncate(path, path.stat().st_size - 1)
+    os.truncate(layer_log(ws.store), 20)
     with pytest.raises(WorkspaceError, match=f"of snapshot {snapshot.id} ends after"):
         opened().create("two", snapshot=snapshot.id)
+
+
+def test_a_freeze_waits_for_one_fdatasync(opened: Open, base: Path, tmp_path: Path) -> None:
+    """OVERLAY 6: the row of a snapshot stands behind its changes in one log, synced once."""
+    ws = opened()
+    branch = ws.create("one", base=ws.add_base(base))
+    (branch.path / "x").write_text("x")
+    branch.freeze()  # its log was made before any was made ahead
+    for number in range(10):
+        (branch.path / f"f{number}").write_bytes(b"x" * 2000)
+    trace = ["strace", "-f", "-e", "trace=fsync,fdatasync,syncfs,sync,msync"]
+    with subprocess.Popen(
+        [*trace, "-p", str(ws.pin())], stderr=subprocess.PIPE, text=True
+    ) as tracer:
+        assert tracer.stderr is not None
+        assert "attached" in tracer.stderr.readline()
+        branch.freeze()
+        tracer.terminate()
+        calls = [line for line in tracer.stderr if "sync(" in line]
+    assert len(calls) == 1
+    assert "fdatasync(" in calls[0]
+
+
+def test_a_snapshot_that_only_its_layer_knows_is_found(
+    opened: Open, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R21: killed between the log of the layer and the catalogue; also with rows cut off later."""
+    ws = opened()
+    branch = ws.create("one", base=ws.add_base(base))
+    (branch.path / "x").write_text("x")
+    first = branch.freeze()
+    ws.stop()
+    monkeypatch.setenv("BRANCHKIT_CRASH_AT", "workspace.freeze.sealed")
+    ws = opened()
+    branch = ws.branch("one")
+    (branch.path / "y").write_bytes(b"y" * 100_000)
+    expected = tree_hash(branch.path)
+    with pytest.raises(DaemonGone):
+        branch.freeze()
+    monkeypatch.delenv("BRANCHKIT_CRASH_AT")
+    ws = opened()
+    again = ws.branch("one").freeze()
+    assert (again.parent, again.tree_hash) == (first.id, expected)
+    assert ws.create("fork", snapshot=again.id).tree_hash() == expected
+
+
+def test_a_power_loss_takes_rows_of_the_catalogue_but_no_snapshot(opened: Open, base: Path) -> None:
+    """R21: only what was synced is there: the base, and the logs of the frozen layers."""
+    ws = opened()
+    base_id = ws.add_base(base)
+    ws.stop()
+    synced = (ws.store / "catalog.log").stat().st_size
+    ws = opened()
+    one = ws.create("one", base=base_id)
+    (one.path / "x").write_text("x")
+    two = ws.create("two", snapshot=one.freeze().id)
+    (two.path / "x").unlink()
+    snapshots = [two.freeze()]
+    (one.path / "z").write_bytes(b"z" * 200_000)
+    snapshots.append(one.freeze())
+    ws.stop()
+    os.truncate(ws.store / "catalog.log", synced)
+    ws = opened()
+    assert [branch.name for branch in ws.branches()] == ["one", "two"]
+    for snapshot in snapshots:
+        assert ws.snapshot(snapshot.id) == snapshot
+        assert ws.create(snapshot.id, snapshot=snapshot.id).tree_hash() == snapshot.tree_hash
+    assert ws.branch("one").freeze() == snapshots[1]
 
 
 @pytest.fixture

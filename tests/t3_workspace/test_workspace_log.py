@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from branchkit import disk
 from branchkit.errors import WorkspaceError
 from branchkit.workspace import log
 
@@ -68,3 +69,31 @@ def test_a_flipped_bit_is_never_silent(
     else:
         with pytest.raises(WorkspaceError, match="is damaged"):
             list(log.read(folder / "log"))
+
+
+def test_the_last_frame_is_found_from_the_end(tmp_path: Path) -> None:
+    """Only a file that ends with it has one: behind a torn tail nothing was acknowledged."""
+    data = written(tmp_path / "log")
+    assert log.last(tmp_path / "log", 400) == {"n": 3}
+    assert log.last(tmp_path / "log", 1 << 20) == {"n": 3}
+    for cut in (data[:-1], data + b"x", data + log.MAGIC, b""):
+        (tmp_path / "log").write_bytes(cut)
+        assert log.last(tmp_path / "log", 1 << 20) is None
+
+
+def test_a_log_whose_sync_failed_syncs_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel drops what it could not write: the next fdatasync would return as if it had."""
+    out = log.Log(tmp_path / "log")
+
+    def failing(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "fdatasync", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            out.sync()
+    with pytest.raises(OSError, match="Input/output error"):
+        out.sync()
+    out.close()
