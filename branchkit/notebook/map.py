@@ -51,8 +51,8 @@ class ComparisonMap(anywidget.AnyWidget):
             note = f"{len(rows)} of {len(grid.rows)} branches; all are in hashes_table()"
         self._places = [(row_title(row), journals[row.place]) for row in rows]
         self._parent_journal = parent
-        self._model_id = _model_id(shown)
         super().__init__(
+            model_id=_model_id(shown),
             cells=shown.cells,
             record=grid.record,
             first_turn=grid.first_turn,

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from kernels import Kernel, kernel
+from kernels import ROOT, SAMPLE, Kernel, kernel
 from traitlets.config import Config
 
 from branchkit.workspace import Workspaces
-
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ROOT / "sample_journals" / "branch_cleanup" / "branch_cleanup.journal.jsonl"
 
 
 @pytest.fixture(scope="package")

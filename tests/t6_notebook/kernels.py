@@ -14,6 +14,9 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "sample_journals" / "branch_cleanup" / "branch_cleanup.journal.jsonl"
+
 START_TIMEOUT_S = 40.0
 REPLY_TIMEOUT_S = 60.0
 
@@ -33,7 +36,7 @@ class Kernel:
 
     def send(self, code: str) -> str:
         """Start a cell; returns its id."""
-        return self.client.execute(code, store_history=False)
+        return str(self.client.execute(code, store_history=False))
 
     def outputs(self, cell: str, until: Callable[[dict[str, Any]], bool] | None = None) -> Outputs:
         """What the cell shows, until it is done or ``until`` is true of a message's content."""

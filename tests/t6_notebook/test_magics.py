@@ -24,9 +24,14 @@ BODY = "Keep {braces}, {0}, $dollars, {{doubled}} and `ticks`.\n  Task: $task\n\
 FORK = "found = %fork 22 -n 1 --no-control"
 
 
+def run(shell: InteractiveShell, code: str) -> None:
+    """Run a cell that has to go well."""
+    shell.run_cell(code).raise_error()  # type: ignore[no-untyped-call]
+
+
 def value(shell: InteractiveShell, code: str, name: str = "found") -> Any:
     """What the cell left in ``name``."""
-    shell.run_cell(code).raise_error()
+    run(shell, code)
     return shell.user_ns[name]
 
 
@@ -63,7 +68,7 @@ def test_fork_branches_and_compare(shell: InteractiveShell) -> None:
 
 def test_the_text_below_fork_reaches_the_model_to_the_byte(shell: InteractiveShell) -> None:
     """FIELD, notebooks 10: braces and dollars of a cell's text are nobody's but the model's."""
-    shell.run_cell(f"%%fork 22 -n 1 --no-control --swap prompt=@cell\n{BODY}").raise_error()
+    run(shell, f"%%fork 22 -n 1 --no-control --swap prompt=@cell\n{BODY}")
     [branch] = session.compare().results
     recorded = Recorded.open(branch.journal)
     system = str(rewind(recorded, 23).context[0]["content"])
@@ -77,7 +82,7 @@ def test_the_text_below_fork_reaches_the_model_to_the_byte(shell: InteractiveShe
 def test_the_same_text_gives_the_same_arm(shell: InteractiveShell) -> None:
     names = set()
     for _ in range(2):
-        shell.run_cell(f"%%fork 22 -n 1 --no-control --swap prompt=@cell\n{BODY}").raise_error()
+        run(shell, f"%%fork 22 -n 1 --no-control --swap prompt=@cell\n{BODY}")
         names.add(session.compare().plans[0].name)
     assert len(names) == 1
 
@@ -112,7 +117,7 @@ def test_an_error_is_two_lines(
     hint: str,
 ) -> None:
     """R82: what is wrong with its values, what to do about it, and no traceback."""
-    result = shell.run_cell(cell)
+    result = shell.run_cell(cell)  # type: ignore[no-untyped-call]
     assert type(result.error_in_exec) is kind
     shown = "".join(capsys.readouterr()).strip().splitlines()
     assert len(shown) == 2, shown
@@ -124,7 +129,7 @@ def test_an_error_is_two_lines(
 def test_a_mistake_of_ours_keeps_its_traceback(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell.run_cell("run.rewind('three')")
+    shell.run_cell("run.rewind('three')")  # type: ignore[no-untyped-call]
     assert "Traceback" in "".join(capsys.readouterr())
 
 
@@ -133,7 +138,7 @@ def test_help_is_the_docstring_with_an_example_that_runs(shell: InteractiveShell
         text = str(value(shell, f"found = %{name} --help"))
         [example] = [line for line in text.splitlines() if line.strip().startswith(f"%{name}")][-1:]
         if name not in ("journal", "fork", "branches", "compare"):  # those run above
-            shell.run_cell(example.strip()).raise_error()
+            run(shell, example.strip())
 
 
 def test_no_magic_takes_a_name_of_ipythons_own(shell: InteractiveShell) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SAMPLE
-from kernels import Kernel, kernel
+from kernels import SAMPLE, Kernel, kernel
 
 from branchkit.workspace import Workspaces
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from conftest import SAMPLE
+from kernels import SAMPLE
 
 from branchkit.branch.comparison import Comparison
 from branchkit.notebook import charts, formats
