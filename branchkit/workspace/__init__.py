@@ -5,6 +5,7 @@ hashes, snapshots and the portable form are the same.
 """
 
 from branchkit.workspace.catalog import Snapshot
+from branchkit.workspace.collect import Freed
 from branchkit.workspace.compare import Change
 from branchkit.workspace.hashes import VOLATILE
 from branchkit.workspace.mount import Branch, Workspaces
@@ -16,6 +17,7 @@ __all__ = [
     "VOLATILE",
     "Branch",
     "Change",
+    "Freed",
     "Probe",
     "Snapshot",
     "Workspaces",

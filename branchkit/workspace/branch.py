@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from branchkit.workspace.base import Base
 from branchkit.workspace.changes import Change, Cut, Fill, Host, Resize, Up, Write, decode, encode
 from branchkit.workspace.content import Contents, pwrite_all
 from branchkit.workspace.layers import INLINE_BYTES, Frozen, Hosted, Rec, Tree
+from branchkit.workspace.space import FRAME_BYTES, Space, file_bytes, taken_bytes
 from branchkit.workspace.spares import Spares
 
 
@@ -26,6 +28,14 @@ class Tally(NamedTuple):
 
     files: int
     changed_bytes: int
+
+
+class Care(NamedTuple):
+    """What all branches of a store share: disk space put aside, logs made ahead, the cap."""
+
+    reserve: log.Reserve | None
+    spares: Spares
+    space: Space
 
 
 class Live:
@@ -37,12 +47,10 @@ class Live:
         base: Base,
         layer: str,
         frozen: Frozen | None,
-        reserve: log.Reserve | None = None,
-        spares: Spares | None = None,
+        care: Care | None = None,
     ) -> None:
         """Load the branch; its top layer's log is replayed, a torn tail cut off."""
-        self._reserve = reserve
-        self._spares = spares or Spares(layers)
+        self._care = care or Care(None, Spares(layers), Space(layers))
         self._layers = layers
         self.base = base
         self.tree = Tree(base, layer, frozen)
@@ -63,7 +71,7 @@ class Live:
             self._log = log.Log(
                 self._log_path(self.tree.layer),
                 good_bytes=self._good_bytes,
-                reserve=self._reserve,
+                reserve=self._care.reserve,
             )
         return self._log
 
@@ -71,7 +79,11 @@ class Live:
         """Log ``changes``, then carry them out."""
         if changes:
             frees = all(isinstance(change, Cut | Up) for change in changes) or _empties(changes)
+            if not frees:
+                self._care.space.want(len(blob) + FRAME_BYTES)
+            before = self.log.size_bytes
             self.log.append(encode(changes), blob, frees=frees)
+            self._care.space.add(self.log.size_bytes - before)
             self.tree.apply(changes, blob)
             self.on_change(changes)
 
@@ -94,7 +106,8 @@ class Live:
             fd = self._host_fd(fid, rec)
             if offset > rec.size:
                 self._trim(fd, rec)
-            pwrite_all(fd, data, offset)
+            with self._counted(fd, len(data)):
+                pwrite_all(fd, data, offset)
             self._hosted(fid, size, now_ns)
 
     def resize(self, fid: int, size: int, now_ns: int) -> None:
@@ -114,7 +127,21 @@ class Live:
         else:
             fd = self._host_fd(fid, rec)
             self._hosted(fid, size, now_ns)  # logged first: a cut cannot be taken back
-            disk.truncate(fd, size)
+            with self._counted(fd, 0):
+                disk.truncate(fd, size)
+
+    @contextmanager
+    def _counted(self, fd: int, more_bytes: int) -> Iterator[None]:
+        """Count what a change of a host file takes or gives; DiskFull at the cap."""
+        space = self._care.space
+        if space.cap_bytes is None:
+            yield
+            return
+        if more_bytes:
+            space.want(more_bytes)
+        before = file_bytes(fd)
+        yield
+        space.add(file_bytes(fd) - before)
 
     def _own_host(self, rec: Rec) -> bool:
         return isinstance(rec.data, Hosted) and rec.data.layer == self.tree.layer
@@ -122,7 +149,10 @@ class Live:
     def _host_fd(self, fid: int, rec: Rec) -> int:
         """A descriptor on the top layer's host file, made by copy-up if there is none yet."""
         if not self._own_host(rec):
-            os.close(self.contents.make_host(self.tree.layer, fid, rec))
+            self._care.space.want(rec.size)
+            made = self.contents.make_host(self.tree.layer, fid, rec)
+            self._care.space.add(file_bytes(made))
+            os.close(made)
             self._hosted(fid, rec.size, None)
             rec = self.tree.get(fid)
         data = rec.data
@@ -152,7 +182,10 @@ class Live:
         self.tree.drop(fid)
         if own_host:
             self._unsynced.discard(fid)
-            self.contents.host_path(self.tree.layer, fid).unlink(missing_ok=True)
+            path = self.contents.host_path(self.tree.layer, fid)
+            if self._care.space.cap_bytes is not None:
+                self._care.space.add(-taken_bytes(path))
+            path.unlink(missing_ok=True)
 
     def sync(self, fid: int | None = None) -> None:
         """Return once the log (and the host file of ``fid``, or all) is on stable storage."""
@@ -167,7 +200,7 @@ class Live:
             disk.fsync_dir(self._layers)
         if self._log is not None:
             self._log.sync()
-            self._spares.ensure(self.tree.layer)
+            self._care.spares.ensure(self.tree.layer)
 
     def seal(self, row: Mapping[str, Any]) -> None:
         """Write ``row`` behind the last change; returns once that is on stable storage.

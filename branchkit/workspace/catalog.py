@@ -121,6 +121,10 @@ class Catalog:
                 del self.named[row["name"]]
             case "snapshot":
                 self._note_snapshot(row)
+            case "forget":
+                self._forgotten.update(row["ids"])
+                for each in row["ids"]:
+                    del self.snapshots[each]
             case other:
                 raise WorkspaceError(
                     f"{self._path} holds a row of unknown kind {other!r}",

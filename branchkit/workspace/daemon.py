@@ -28,6 +28,7 @@ from typing import Any
 from branchkit.errors import BranchkitError, DiskFull, FuseMissing, UsageError, WorkspaceError
 from branchkit.workspace import compare, fuse, hashes, materialize, stale
 from branchkit.workspace.catalog import Named
+from branchkit.workspace.collect import collect
 from branchkit.workspace.loop import Loop
 from branchkit.workspace.store import Store, prepare
 
@@ -190,6 +191,11 @@ class Daemon:
             case "stop":
                 self._stopping.append(client)
                 self.leave()
+            case "cap":
+                self.store.space.limit(request["bytes"])
+                client.reply({})
+            case "gc":
+                client.reply({"freed": collect(self.store, request["keep"])})
             case "drop":
                 self._drop(client, request["name"])
             case "freeze" | "hash" | "diff" as what:

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from branchkit.errors import UsageError, WorkspaceError
 from branchkit.workspace import compare, hashes, listing, scan
 from branchkit.workspace.branch import Live
 from branchkit.workspace.catalog import Snapshot
+from branchkit.workspace.collect import Freed, collect
 from branchkit.workspace.graft import graft
 from branchkit.workspace.scan import Entry
 from branchkit.workspace.store import Store, hold
@@ -30,6 +31,7 @@ class Copies:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._cap_bytes: int | None = None
         self._shared = os.open(path / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -51,6 +53,7 @@ class Copies:
         """The store, ours alone for the time of one call."""
         with hold(self.path / "store.lock"):
             store = Store(self.path)
+            store.space.limit(self._cap_bytes)
             try:
                 yield store
             finally:
@@ -115,6 +118,15 @@ class Copies:
         with self._absorbed(name) as store:
             row = store.branch(name)
             return compare.changes(store.view(row.base, row.origin), store.live(name))
+
+    def gc(self, keep: Collection[str] | None) -> Freed:
+        """See `Workspaces.gc`."""
+        with self._store() as store:
+            return collect(store, keep)
+
+    def limit(self, cap_bytes: int) -> None:
+        """Cap what snapshots take; the copies themselves are plain directories."""
+        self._cap_bytes = cap_bytes
 
     def drop(self, name: str) -> None:
         """Remove the branch and its copy."""

@@ -6,128 +6,23 @@ the same store); without, `materialize.Copies` does the same work in this proces
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import select
-import socket
-import subprocess
-import sys
-import threading
-import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
-from branchkit import errors
-from branchkit.errors import BranchkitError, DaemonGone, FuseMissing, UsageError, WorkspaceError
+from branchkit.errors import DaemonGone, FuseMissing, UsageError
 from branchkit.workspace import base as bases
-from branchkit.workspace import stale
 from branchkit.workspace.catalog import Snapshot
+from branchkit.workspace.collect import Freed
 from branchkit.workspace.compare import Change
 from branchkit.workspace.materialize import Copies
 from branchkit.workspace.probe import probe
-from branchkit.workspace.store import hold, prepare
-
-REPLY_BYTES = 1 << 16
-START_TIMEOUT_S = 60.0  # a cold start imports trio and replays logs; the disk may be slow
-POLL_S = 0.01
-
-
-class Remote:
-    """The door to a store that a daemon serves. Calls of several threads take turns."""
-
-    def __init__(self, path: Path, connection: socket.socket) -> None:
-        self.path = path
-        self._connection = connection
-        self._turn = threading.Lock()
-        self._pending = b""
-        self.pid = _peer(connection)
-        self.call("hello")
-
-    def call(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """The daemon's reply to one request; its errors are raised here."""
-        with self._turn:
-            try:
-                self._connection.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
-                reply = json.loads(self._line())
-            except OSError as error:
-                raise self._gone(str(error)) from error
-        if "error" in reply:
-            _raise(reply)
-        return dict(reply)
-
-    def _line(self) -> bytes:
-        while b"\n" not in self._pending:
-            data = self._connection.recv(REPLY_BYTES)
-            if not data:
-                raise self._gone("it closed the connection")
-            self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
-
-    def _gone(self, why: str) -> DaemonGone:
-        return DaemonGone(
-            f"the process that serves {self.path} has gone: {why}",
-            hint="open the workspaces again: everything written is in the store",
-        )
-
-    def close(self) -> None:
-        """End the connection; the daemon leaves when it was the last."""
-        self._connection.close()
-
-    def where(self, name: str) -> Path:
-        """The branch's directory."""
-        if name not in self.names():
-            raise UsageError(
-                f"no branch {name!r} in {self.path}",
-                hint="branches: " + (", ".join(self.names()) or "none"),
-            )
-        return self.path / "mnt" / name
-
-    def register_base(self, base_id: str) -> None:
-        """See `Store.register_base`."""
-        self.call("base", id=base_id)
-
-    def register_snapshot(self, row: dict[str, object]) -> None:
-        """See `Store.register_snapshot`."""
-        self.call("register", row=row)
-
-    def create(self, name: str, base: str | None, snapshot: str | None) -> None:
-        """A new branch."""
-        self.call("create", name=name, base=base, snapshot=snapshot)
-
-    def names(self) -> list[str]:
-        """All branches."""
-        return list(self.call("branches")["names"])
-
-    def snapshot(self, snapshot_id: str) -> Snapshot:
-        """A snapshot by its id."""
-        return Snapshot(*self.call("snapshot", id=snapshot_id)["snapshot"])
-
-    def freeze(self, name: str) -> Snapshot:
-        """See `Branch.freeze`."""
-        return Snapshot(*self.call("freeze", name=name)["snapshot"])
-
-    def tree_hash(self, name: str) -> str:
-        """See `Branch.tree_hash`."""
-        return str(self.call("hash", name=name)["tree_hash"])
-
-    def diff(self, name: str) -> list[Change]:
-        """See `Branch.diff`."""
-        return [Change(*change) for change in self.call("diff", name=name)["changes"]]
-
-    def drop(self, name: str) -> None:
-        """See `Branch.drop`."""
-        self.call("drop", name=name)
-
-
-def _raise(reply: dict[str, Any]) -> NoReturn:
-    kind = getattr(errors, reply["error"], WorkspaceError)
-    if not (isinstance(kind, type) and issubclass(kind, BranchkitError)):
-        kind = WorkspaceError
-    raise kind(reply["message"], hint=reply["hint"])
+from branchkit.workspace.remote import Remote, daemon, wait_for_end
+from branchkit.workspace.space import cap_from_environment
+from branchkit.workspace.store import prepare
 
 
 class Branch:
@@ -177,12 +72,25 @@ class Workspaces:
         *,
         backend: Literal["auto", "fuse", "copy"] = "auto",
         linger_s: float = 30.0,
+        cap_bytes: int | None = None,
     ) -> Workspaces:
         """The workspaces of ``store``, which is made if it is new.
 
         ``auto`` takes FUSE if it works and says in ``reason`` why it did not. A daemon that is
-        started here leaves ``linger_s`` seconds after its last client.
+        started here leaves ``linger_s`` seconds after its last client. ``cap_bytes`` (or the
+        environment's BRANCHKIT_STORE_CAP) is what branches and snapshots may take of the disk:
+        beyond it writers get ENOSPC, callers DiskFull.
         """
+        cap = cap_from_environment() if cap_bytes is None else cap_bytes
+        made = cls._opened(store, backend, linger_s)
+        if cap is not None:
+            made._door.limit(cap)
+        return made
+
+    @classmethod
+    def _opened(
+        cls, store: Path, backend: Literal["auto", "fuse", "copy"], linger_s: float
+    ) -> Workspaces:
         if backend not in ("auto", "fuse", "copy"):
             raise UsageError(f"unknown backend {backend!r}", hint="one of auto, fuse, copy")
         path = prepare(Path(store))
@@ -194,7 +102,7 @@ class Workspaces:
                 raise FuseMissing(found.detail, hint=found.remedy)
             return cls(path, Copies(path), found.detail)
         try:
-            return cls(path, _daemon(path, linger_s), "")
+            return cls(path, daemon(path, linger_s), "")
         except FuseMissing as error:
             if backend == "fuse":
                 raise
@@ -254,6 +162,13 @@ class Workspaces:
         """All branches, by name."""
         return [self._branch(name) for name in self._door.names()]
 
+    def gc(self, keep: Collection[str] | None = None) -> Freed:
+        """Remove what no branch and no snapshot in ``keep`` needs; None keeps all snapshots.
+
+        A snapshot needs those that it was made from. Bases are left alone.
+        """
+        return self._door.gc(keep)
+
     def snapshot(self, snapshot_id: str) -> Snapshot:
         """What is known of a snapshot."""
         return self._door.snapshot(snapshot_id)
@@ -276,113 +191,7 @@ class Workspaces:
                 try:
                     with suppress(DaemonGone):
                         self._door.call("stop")
-                    _wait_for_end(process, self.store)
+                    wait_for_end(process, self.store)
                 finally:
                     os.close(process)
         self._door.close()
-
-
-def _peer(connection: socket.socket) -> int:
-    """The pid of the daemon as this process sees it (also from another pid namespace)."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(credentials[:4], sys.byteorder)
-
-
-def _wait_for_end(process: int, store: Path) -> None:
-    waiting = select.poll()
-    waiting.register(process, select.POLLIN)
-    if not waiting.poll(START_TIMEOUT_S * 1000):
-        raise DaemonGone(
-            f"the process that serves {store} was told to end and does not",
-            hint=f"end it: fuser -k {store / 'daemon.lock'}",
-        )
-
-
-def _daemon(store: Path, linger_s: float) -> Remote:
-    """A connection to the store's daemon, which is started if there is none.
-
-    Under ``open.lock``, so that processes that open at once find one and the same.
-    """
-    with hold(store / "open.lock"):
-        remote = _connect(store)
-        if remote is None:
-            _wait_until_free(store)
-            _start(store, linger_s)
-            remote = _connect(store)
-    if remote is None:
-        raise DaemonGone(
-            f"the process that serves {store} left as soon as it had started",
-            hint=f"see {store / 'daemon.log'}",
-        )
-    return remote
-
-
-def _connect(store: Path) -> Remote | None:
-    """A connection if a daemon answers; None when it has gone or is about to."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        stale.connect(connection, store / "control.sock")
-        return Remote(store, connection)
-    except (FileNotFoundError, ConnectionError, DaemonGone):
-        connection.close()
-        return None
-
-
-def _wait_until_free(store: Path) -> None:
-    """Return when no daemon holds the store any more (one that leaves still has to unmount)."""
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    fd = os.open(store / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                # Shared: workspaces without FUSE do not leave by themselves; the daemon tells.
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise DaemonGone(
-                        f"the process that serves {store} does not answer and does not leave",
-                        hint=f"end it: fuser -k {store / 'daemon.lock'}",
-                    ) from None
-                time.sleep(POLL_S)
-    finally:
-        os.close(fd)
-
-
-def _start(store: Path, linger_s: float) -> None:
-    """Start the daemon, detached; returns when it is ready, raises what kept it from that."""
-    ready, told = os.pipe()
-    command = [sys.executable, "-m", "branchkit.workspace.daemon", os.fspath(store)]
-    options = ["--ready-fd", str(told), "--linger-s", str(linger_s)]
-    with (store / "daemon.log").open("ab") as output:
-        process = subprocess.Popen(
-            [*command, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            pass_fds=(told,),
-            cwd="/",
-            env=_environment(),
-        )
-    os.close(told)
-    with os.fdopen(ready, "rb") as pipe:
-        line = pipe.readline()
-    if not line:
-        raise DaemonGone(
-            f"the process that should serve {store} died while starting (exit {process.wait()})",
-            hint=f"see {store / 'daemon.log'}",
-        )
-    reply = json.loads(line)
-    if "error" in reply:
-        process.wait()
-        _raise(reply)
-    # It outlives this process on purpose. The thread reaps it, so no zombie stays.
-    threading.Thread(target=process.wait, name="daemon-exit", daemon=True).start()
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, with the package importable from the root directory."""
-    package = os.fspath(Path(__file__).resolve().parents[2])
-    path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package}

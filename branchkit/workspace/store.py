@@ -17,7 +17,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from branchkit import disk
 from branchkit.errors import UsageError, WorkspaceError
 from branchkit.workspace import hashes, log
 from branchkit.workspace.base import Base
-from branchkit.workspace.branch import Live, replay
+from branchkit.workspace.branch import Care, Live, replay
 from branchkit.workspace.catalog import Catalog, Held, Named, Snapshot, snapshot_row
 from branchkit.workspace.layers import Frozen, Tree
+from branchkit.workspace.space import Space, taken_bytes
 from branchkit.workspace.spares import Spares
 
 VERSION = "branchkit-workspace 1\n"
@@ -97,10 +98,11 @@ class Store:
         self.path = path
         self.layers = path / "layers"
         self.spares = Spares(self.layers)
+        self.space = Space(self.layers)
         self._bases: dict[str, Base] = {}
         self._frozen: dict[str, Frozen] = {}
         self._live: dict[str, Live] = {}
-        self._dropped: dict[int, str] = {}
+        self._dropped: dict[int, Named] = {}
         self._reserve = log.Reserve(path / "reserve")
         if writable:
             self._reserve.fill()
@@ -119,11 +121,24 @@ class Store:
         return self.catalog.named
 
     def _sweep(self) -> None:
-        """Remove layers of branches that were dropped while somebody had files of them open."""
-        used = self.catalog.layers()
-        for entry in self.layers.iterdir():
-            if entry.stem.isdecimal() and entry.stem not in used:
-                self._discard(entry.stem)
+        """Remove layers that were dropped while in use, and those that were made ahead."""
+        for layer in self.strays(ahead=True):
+            self.discard(layer)
+
+    def strays(self, *, ahead: bool = False) -> set[str]:
+        """Layers that no snapshot and no branch has; with those made ``ahead`` or without."""
+        found = {e.stem for e in self.layers.iterdir() if e.stem.isdecimal()}
+        unused = found - self.catalog.layers()
+        return unused if ahead else {each for each in unused if int(each) <= self.catalog.layer}
+
+    def still_open(self) -> list[Named]:
+        """Dropped branches in which somebody has files open."""
+        return list(self._dropped.values())
+
+    def forget(self, snapshots: Iterable[str]) -> None:
+        """Give back what was loaded of snapshots that are no more."""
+        for each in snapshots:
+            self._frozen.pop(each, None)
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -204,16 +219,17 @@ class Store:
             row = self.branch(name)
             frozen = self.frozen(row.current) if row.current else None
             base = self.base(row.base)
-            live = Live(self.layers, base, row.layer, frozen, self._reserve, self.spares)
+            care = Care(self._reserve, self.spares, self.space)
+            live = Live(self.layers, base, row.layer, frozen, care)
             self._live[name] = live
         return live
 
     def drop(self, name: str) -> Named:
         """Forget a branch; its snapshots stay. Its top layer goes with `discard`."""
         row = self.branch(name)
-        self.catalog.record({"kind": "drop", "name": name}, frees=True)
+        self.catalog.record({"kind": "drop", "name": name}, durable=True, frees=True)
         self._live.pop(name, None)
-        self._dropped[row.number] = row.layer
+        self._dropped[row.number] = row
         return row
 
     def close_live(self, name: str) -> None:
@@ -225,12 +241,16 @@ class Store:
 
     def discard_dropped(self, number: int) -> None:
         """Remove the top layer of a dropped branch, once nobody has files of it open."""
-        self._discard(self._dropped.pop(number))
+        self.discard(self._dropped.pop(number).layer)
 
-    def _discard(self, layer: str) -> None:
+    def discard(self, layer: str) -> None:
+        """Remove a layer that nobody needs."""
+        log_path, folder = self.layers / f"{layer}.log", self.layers / layer
+        if self.space.cap_bytes is not None:
+            self.space.add(-taken_bytes(log_path) - taken_bytes(folder))
         self.spares.forget(layer)
-        (self.layers / f"{layer}.log").unlink(missing_ok=True)
-        shutil.rmtree(self.layers / layer, ignore_errors=True)
+        log_path.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def freeze(self, name: str) -> Snapshot:
         """A durable snapshot of the branch; the current one when nothing changed (R35)."""
