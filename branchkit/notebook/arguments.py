@@ -96,6 +96,7 @@ def fork_parser() -> Parser:
     add("turn", type=int)
     add("--swap", action="append", default=[])
     add("-n", type=int, default=1)
+    add("--size", action="append", default=[])
     add("--check")
     add("--seed", type=int, default=0)
     add("--no-control", dest="control", action="store_false")

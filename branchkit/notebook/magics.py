@@ -74,12 +74,13 @@ def rewind(options: Any) -> Rewound:
 def fork(options: Any) -> Comparison:
     """Branch the open run after turn T: an arm for each swap beside a control arm, all checked.
 
-    %fork T [--swap COMPONENT=SPEC]... [-n N] [--check CMD] [--seed S] [--no-control]
-            [--max-turns M] [--max-calls M] [--from K] [--no-sandbox] [--model SPEC]
+    %fork T [--swap COMPONENT=SPEC]... [-n N] [--size ARM=N]... [--check CMD] [--seed S]
+            [--no-control] [--max-turns M] [--max-calls M] [--from K] [--no-sandbox] [--model SPEC]
 
       --swap       one changed component is one arm: model, sampling, prompt, truncation, policy,
                    parser, or a what-if: observation=CALL:@FILE, decision=@FILE
       -n           branches an arm
+      --size       another size for one arm: --size model=local:smollm2=8
       --check      run in each branch's files at its end: exit 0 success, 1-125 failure
       --from       deliver only results of turns >= K anew
       --model      asked in every arm, for a run whose own model cannot be asked
@@ -92,8 +93,11 @@ def fork(options: Any) -> Comparison:
 
         %fork 22 --swap truncation=none -n 2 --check 'git show-ref -q --verify refs/heads/main'
     """
+    from branchkit.branch.fork import sizes_of
+
     given = vars(options)
-    return SESSION.fork(given.pop("turn"), **given)
+    sizes = sizes_of(given.pop("size"))
+    return SESSION.fork(given.pop("turn"), sizes=sizes, **given)
 
 
 def branches(_options: Any) -> Any:
