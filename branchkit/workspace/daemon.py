@@ -276,7 +276,7 @@ def main(arguments: list[str]) -> int:
         fuse.serve()
     finally:
         (store / "control.sock").unlink(missing_ok=True)
-        fuse.unmount()
+        fuse.unmount(store / "mnt")
         daemon.close()
         os.close(lock)
     return 0
@@ -292,6 +292,7 @@ def start(store: Path, linger_s: float) -> tuple[Daemon, Loop]:
         fuse.mount(daemon.overlay, store / "mnt", loop)
     except RuntimeError as error:
         (store / "control.sock").unlink(missing_ok=True)
+        stale.clear(store / "mnt")
         raise FuseMissing(
             f"{store / 'mnt'} could not be mounted: {error}",
             hint="see daemon.log in the store; `branchkit doctor` tells what FUSE needs",

@@ -17,6 +17,7 @@ NAME_BYTES = 255
 LINKS = 65000  # as ext4
 NOREPLACE = 1
 EXCHANGE = 2
+CAPABILITY = b"security.capability"
 
 
 class Made(NamedTuple):
@@ -178,6 +179,25 @@ def meta(
     """Set attributes; None leaves one as it is."""
     bits = None if mode is None else stat.S_IMODE(mode)
     return [*up(tree, fid), Meta(fid, bits, uid, gid, atime_ns, mtime_ns, now_ns)]
+
+
+def kill_privileges(tree: Tree, fid: int, now_ns: int, *, uid: int) -> list[Change]:
+    """What a write or chown by ``uid`` takes away: setuid, setgid, file capabilities.
+
+    root leaves the setgid bit of what its group cannot execute.
+    """
+    rec = tree.get(fid)
+    if rec.is_dir:
+        return []
+    changes: list[Change] = []
+    mode = rec.mode & ~stat.S_ISUID
+    if uid or mode & stat.S_IXGRP:
+        mode &= ~stat.S_ISGID
+    if mode != rec.mode:
+        changes += meta(tree, fid, now_ns, mode=mode)
+    if CAPABILITY in tree.xattrs(fid):
+        changes += set_xattr(tree, fid, CAPABILITY, None, now_ns)
+    return changes
 
 
 def set_xattr(tree: Tree, fid: int, name: bytes, value: bytes | None, now_ns: int) -> list[Change]:

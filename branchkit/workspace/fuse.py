@@ -19,10 +19,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 
 from branchkit.errors import DiskFull
-from branchkit.workspace import edit, names
+from branchkit.workspace import edit, handover, names, stale
 from branchkit.workspace.loop import Loop, run
-from branchkit.workspace.nodes import ROOT, WRITE_HANDLE, Nodes
+from branchkit.workspace.nodes import NODE_MASK, ROOT, TAMED_HANDLE, Nodes
 
+NOBODY = 65534  # stands for whoever is not root
 FOREVER_S = 86400  # every change comes through this mount, so the kernel may believe what it has
 
 _log = logging.getLogger("branchkit.workspace")
@@ -141,21 +142,17 @@ class Overlay(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         """chmod, chown, utimens and truncate."""
-        live, fid = self.nodes.at(inode)
-        now_ns = time.time_ns()
-        if fields.update_size:
-            live.resize(fid, attr.st_size, now_ns)
-        changes = edit.meta(
-            live.tree,
-            fid,
-            now_ns,
+        names.set_attributes(
+            self.nodes,
+            inode,
+            ctx.uid,
+            size=attr.st_size if fields.update_size else None,
             mode=attr.st_mode if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
             gid=attr.st_gid if fields.update_gid else None,
             atime_ns=attr.st_atime_ns if fields.update_atime else None,
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
         )
-        live.commit(changes)
         return self._attr(inode)
 
     @guarded
@@ -219,8 +216,9 @@ class Overlay(pyfuse3.Operations):
         """Move a name, with RENAME_NOREPLACE and RENAME_EXCHANGE."""
         names.rename(self.nodes, parent_inode_old, name_old, parent_inode_new, name_new, flags)
 
-    def _handle(self, node: int, flags: int) -> pyfuse3.FileInfo:
-        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(self.nodes.opened(node, flags)))
+    def _handle(self, node: int, flags: int, uid: int) -> pyfuse3.FileInfo:
+        handle = self.nodes.opened(node, flags) | (TAMED_HANDLE if uid else 0)
+        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(handle))
 
     @guarded
     def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
@@ -228,7 +226,9 @@ class Overlay(pyfuse3.Operations):
         live, fid = self.nodes.at(inode)
         if flags & os.O_TRUNC:
             live.resize(fid, 0, time.time_ns())
-        return self._handle(inode, flags)
+            if ctx.uid:
+                names.tame(live, fid, ctx.uid)
+        return self._handle(inode, flags, ctx.uid)
 
     @guarded
     def create(
@@ -241,19 +241,21 @@ class Overlay(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """A new regular file, open."""
         node = names.make(self.nodes, parent_inode, name, mode, (ctx.uid, ctx.gid))
-        return self._handle(node, flags), self._entry(node)
+        return self._handle(node, flags, ctx.uid), self._entry(node)
 
     @guarded
     def read(self, fh: int, off: int, size: int) -> bytes:
         """read(2), or a page fault."""
-        live, fid = self.nodes.at(fh & ~WRITE_HANDLE)
+        live, fid = self.nodes.at(fh & NODE_MASK)
         return live.read(fid, off, size)
 
     @guarded
     def write(self, fh: int, off: int, buf: bytes) -> int:
         """write(2), or pages that were written through a mapping."""
-        live, fid = self.nodes.at(fh & ~WRITE_HANDLE)
+        live, fid = self.nodes.at(fh & NODE_MASK)
         live.write(fid, off, buf, time.time_ns())
+        if fh & TAMED_HANDLE:
+            names.tame(live, fid, NOBODY)
         return len(buf)
 
     @guarded
@@ -269,7 +271,7 @@ class Overlay(pyfuse3.Operations):
     @guarded
     def fsync(self, fh: int, datasync: bool) -> None:
         """Return once the file and what led to it are on stable storage."""
-        live, fid = self.nodes.at(fh & ~WRITE_HANDLE)
+        live, fid = self.nodes.at(fh & NODE_MASK)
         live.sync(fid)
 
     @guarded
@@ -340,12 +342,22 @@ class Overlay(pyfuse3.Operations):
 
 
 def mount(overlay: Overlay, point: Path, loop: Loop) -> None:
-    """Mount; requests are answered once `serve` runs."""
+    """Mount; requests are answered once `serve` runs. RuntimeError when that is not possible."""
     pyfuse3.__dict__["trio"] = loop
-    options = {"default_permissions", "fsname=branchkit", "subtype=branchkit"}
+    options = ["default_permissions"]
     if os.geteuid() == 0:
-        options.add("allow_other")  # a sandbox may run as another user; modes still decide
-    pyfuse3.init(overlay, os.fspath(point), options)
+        options.append("allow_other")  # a sandbox may run as another user; modes still decide
+    if os.environ.get(handover.PLAIN) != "1":
+        try:
+            mounted = handover.mount(point, ",".join(options))
+        except OSError as error:
+            _log.warning("left to libfuse: %s", error)
+        else:
+            handed = handover.Handover(mounted)
+            loop.on_second_wait = handed.finish
+            pyfuse3.init(overlay, f"/dev/fd/{handed.fd}", set(options))
+            return
+    pyfuse3.init(overlay, os.fspath(point), {*options, "fsname=branchkit", "subtype=branchkit"})
 
 
 def serve() -> None:
@@ -358,8 +370,9 @@ def stop() -> None:
     pyfuse3.terminate()
 
 
-def unmount() -> None:
+def unmount(point: Path) -> None:
     """Take the mount away, even if somebody still stands in it."""
+    stale.clear(point)  # libfuse takes away only what it has mounted itself
     pyfuse3.close(unmount=True)
 
 

@@ -76,6 +76,8 @@ class Loop:
         self._ready: dict[int, Callable[[], None]] = {}
         self._fuse_fd = -1
         self._closing = False
+        self.on_second_wait: Callable[[], None] = lambda: None  # the answer to INIT is ready
+        self._waits = 0
         self.deadline_s: float | None = None  # monotonic: when to call on_deadline
         self.on_deadline: Callable[[], None] = lambda: None
         self._jobs: SimpleQueue[tuple[Callable[[], None], Callable[[], None]]] = SimpleQueue()
@@ -137,6 +139,9 @@ class Loop:
         if self._fuse_fd != fd:
             self._fuse_fd = fd
             self._poll.register(fd, select.POLLIN)
+        self._waits += 1
+        if self._waits == 2:
+            self.on_second_wait()
         while True:
             readable = False
             for ready, _ in self._poll.poll(self._timeout_ms()):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from branchkit.workspace import edit
+from branchkit.workspace.branch import Live
 from branchkit.workspace.layers import FID_BITS
 from branchkit.workspace.nodes import FID_MASK, ROOT, Nodes
 
@@ -83,6 +84,35 @@ def rename(nodes: Nodes, parent: int, name: bytes, to: int, new_name: bytes, fla
     live.commit(done.changes)
     if done.fid:
         nodes.lost_name(parent & ~FID_MASK | done.fid)
+
+
+def set_attributes(
+    nodes: Nodes,
+    node: int,
+    caller: int,
+    *,
+    size: int | None,
+    mode: int | None,
+    uid: int | None,
+    gid: int | None,
+    atime_ns: int | None,
+    mtime_ns: int | None,
+) -> None:
+    """chmod, chown, utimens and truncate by the user ``caller``; None leaves one as it is."""
+    live, fid = nodes.at(node)
+    now_ns = time.time_ns()
+    if size is not None:
+        live.resize(fid, size, now_ns)
+    # chown(2) takes privileges away for root too, truncate(2) does not.
+    if uid is not None or gid is not None or (size is not None and caller):
+        tame(live, fid, caller)
+    times = {"atime_ns": atime_ns, "mtime_ns": mtime_ns}
+    live.commit(edit.meta(live.tree, fid, now_ns, mode=mode, uid=uid, gid=gid, **times))
+
+
+def tame(live: Live, fid: int, uid: int) -> None:
+    """Take away what a file must not keep when ``uid`` writes it: see `edit.kill_privileges`."""
+    live.commit(edit.kill_privileges(live.tree, fid, time.time_ns(), uid=uid))
 
 
 def _same_branch(one: int, two: int) -> None:

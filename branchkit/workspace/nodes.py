@@ -16,6 +16,8 @@ from branchkit.workspace.layers import FID_BITS
 
 FID_MASK = (1 << FID_BITS) - 1
 WRITE_HANDLE = 1 << 62  # in a handle: it may write, so its pages may be dirty
+TAMED_HANDLE = 1 << 61  # in a handle: opened by somebody whose writes take setuid bits away
+NODE_MASK = TAMED_HANDLE - 1
 ROOT = 1
 
 
@@ -128,7 +130,7 @@ class Nodes:
 
     def closed(self, handle: int) -> None:
         """The last close of a handle; one from before a restart of the daemon is unknown."""
-        node = handle & ~WRITE_HANDLE
+        node = handle & NODE_MASK
         _count_down(self.opens, node)
         if handle & WRITE_HANDLE:
             _count_down(self._writers, node)
