@@ -5,25 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import nbformat
 import pytest
-from lab import Lab, chromium, lab
-from playwright.sync_api import Browser
+from lab import NOTEBOOK, Place, chromium, lab
 
 from branchkit.workspace import Workspaces
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOK = "notebooks/tutorial/quickstart.ipynb"
-
-
-class Place(NamedTuple):
-    """Where the browser goes, and what it may leave behind."""
-
-    server: Lab
-    browser: Browser
-    notebook: Path
 
 
 @pytest.fixture(scope="package")
@@ -33,18 +22,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     shutil.copytree(ROOT / "sample_journals", folder / "sample_journals")
     notebook = folder / NOTEBOOK
     notebook.parent.mkdir(parents=True)
-    nbformat.write(shortened(), notebook)
+    nbformat.write(shortened(), notebook)  # type: ignore[no-untyped-call]
     try:
-        with lab(folder, state) as server, chromium() as browser:
+        with lab(folder, state) as server, chromium(state / "profile") as browser:
             server.theme("light")
             yield Place(server, browser, notebook)
     finally:
-        Workspaces.open(state / "store").stop()
+        if (state / "store").exists():
+            Workspaces.open(state / "store").stop()
 
 
 def shortened() -> nbformat.NotebookNode:
     """The quick start up to its first fork, with few branches and no stored output."""
-    found = nbformat.read(ROOT / NOTEBOOK, as_version=4)
+    found: nbformat.NotebookNode = nbformat.read(ROOT / NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     forks = [at for at, cell in enumerate(found.cells) if "= %fork" in cell.source]
     found.cells = found.cells[: forks[0] + 1]
     assert "-n 20" in found.cells[-1].source

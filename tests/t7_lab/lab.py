@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -15,13 +16,23 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.error import URLError
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from branchkit.process import spawn
 
 START_TIMEOUT_S = 40.0
-PAGE_TIMEOUT_MS = 60_000
-CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+PAGE_TIMEOUT_MS = 20_000
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CHROMIUM_NAMES = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
+NOTEBOOK = "notebooks/tutorial/quickstart.ipynb"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
@@ -29,6 +40,7 @@ class Lab(NamedTuple):
     """A running server. ``folder`` is what it shows, ``settings`` where the user's settings lie."""
 
     url: str
+    token: str
     folder: Path
     settings: Path
 
@@ -40,6 +52,14 @@ class Lab(NamedTuple):
         (place / "themes.jupyterlab-settings").write_text(text, encoding="utf-8")
         # A first visit asks about news in a pop-up that lies over the page.
         (place / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}', "utf-8")
+
+
+class Place(NamedTuple):
+    """Where the browser goes, and what it may leave behind."""
+
+    server: Lab
+    browser: BrowserContext
+    notebook: Path
 
 
 @contextmanager
@@ -54,14 +74,11 @@ def lab(folder: Path, state: Path) -> Iterator[Lab]:
     own |= {"JUPYTERLAB_SETTINGS_DIR": str(settings), "CI": "1"}
     own |= {"JUPYTERLAB_WORKSPACES_DIR": str(state / "workspaces")}
     own |= {"BRANCHKIT_STORE": str(state / "store")}
+    token = secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
-    command += [
-        f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0",
-        "--ServerApp.ip=127.0.0.1",
-    ]
-    command += ["--IdentityProvider.token=", "--ServerApp.password=", f"--notebook-dir={folder}"]
-    command += ["--LabApp.news_url="]
+    command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    command += ["--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={token}"]
+    command += [f"--notebook-dir={folder}", "--LabApp.news_url="]
     url = f"http://127.0.0.1:{port}"
     with (
         (state / "lab.log").open("wb") as log,
@@ -73,7 +90,7 @@ def lab(folder: Path, state: Path) -> Iterator[Lab]:
             assert child.poll() is None, f"JupyterLab ended:\n{log_text}"
             assert time.monotonic() < deadline, f"JupyterLab does not answer:\n{log_text}"
             time.sleep(0.1)
-        yield Lab(url, folder, settings)
+        yield Lab(url, token, folder, settings)
 
 
 def _answers(url: str) -> bool:
@@ -84,24 +101,49 @@ def _answers(url: str) -> bool:
         return False
 
 
+def browser_program() -> str:
+    """The path of Chromium. Fails with how to install it."""
+    asked = os.environ.get("BRANCHKIT_CHROMIUM")
+    found = next((path for name in CHROMIUM_NAMES if (path := shutil.which(name))), None)
+    program = asked or found
+    assert program, "no browser: apt-get install chromium, or BRANCHKIT_CHROMIUM=/path/to/it"
+    assert Path(program).exists(), f"BRANCHKIT_CHROMIUM={program} does not exist"
+    return program
+
+
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """The system's Chromium; a missing one fails with how to install it."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert program, "no Chromium here: apt-get install chromium"
+def chromium(profile: Path) -> Iterator[BrowserContext]:
+    """The system's Chromium with a profile that is thrown away."""
+    program = browser_program()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM_ARGUMENTS)
+        browser = playwright.chromium.launch_persistent_context(
+            profile,
+            executable_path=program,
+            args=CHROMIUM_ARGUMENTS,
+            viewport={"width": 1100, "height": 1300},
+        )
         try:
             yield browser
         finally:
             browser.close()
 
 
-def opened(browser: Browser, server: Lab, notebook: str, *, kernel: bool = True) -> Page:
-    """A page with the notebook open; without ``kernel`` none is started."""
-    page = browser.new_page(viewport={"width": 1100, "height": 1300})
+def opened(
+    browser: BrowserContext, server: Lab, notebook: str, *, workspace: str, kernelspecs: str = ""
+) -> Page:
+    """A page with the notebook open, in a Lab workspace of its own.
+
+    In the same one the last page's tabs would come back, and with them its kernel. ``kernelspecs``
+    is told to the page instead of what the server has.
+    """
+    page = browser.new_page()
+    if kernelspecs:
+        json_type = "application/json"
+        page.route(
+            "**/api/kernelspecs*",
+            lambda route: route.fulfill(body=kernelspecs, content_type=json_type),
+        )
     page.set_default_timeout(PAGE_TIMEOUT_MS)
-    # A workspace of its own: the last page's tabs would come back, and with them its kernel.
-    page.goto(f"{server.url}/lab/workspaces/{'with' if kernel else 'without'}/tree/{notebook}")
+    page.goto(f"{server.url}/lab/workspaces/{workspace}/tree/{notebook}?token={server.token}")
     page.locator(".jp-Notebook .jp-Cell").first.wait_for()
     return page
