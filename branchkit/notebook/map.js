@@ -188,8 +188,9 @@ class MapView {
     this.columns.forEach(([column], at) => {
       const x = LABEL + at * this.cellWidth;
       if (x < free) return;
-      this.drawText(pen, String(first + column), x, TOP / 2);
-      free = x + Math.max(30, this.cellWidth);
+      const turn = String(first + column);
+      this.drawText(pen, turn, x, TOP / 2);
+      free = x + 7 * turn.length + 8; // as wide as it is drawn, and a gap
     });
     this.drawText(pen, "turn", 2, TOP / 2);
   }
