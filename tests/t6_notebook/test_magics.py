@@ -55,13 +55,14 @@ def test_each_magic_returns_what_its_function_returns(shell: InteractiveShell) -
 
 
 def test_fork_branches_and_compare(shell: InteractiveShell) -> None:
-    found = value(shell, f"{FORK} --swap truncation=none --check 'test $(( 1 + 1 )) = 2'")
+    sized = f"{FORK} --swap truncation=none --size truncation=none=2"
+    found = value(shell, f"{sized} --check 'test $(( 1 + 1 )) = 2'")
     assert isinstance(found, Comparison)
-    assert (found.facts.check, found.summaries[0].success.k) == ("test $(( 1 + 1 )) = 2", 1)
+    assert (found.facts.check, found.summaries[0].success.k) == ("test $(( 1 + 1 )) = 2", 2)
     assert shell.user_ns["found"] is session.compare()
     table = value(shell, "table = %branches", "table")
-    assert list(table["arm"]) == ["truncation=none"]
-    assert list(table["journal"]) == [Path(found.results[0].journal).name]
+    assert list(table["arm"]) == ["truncation=none"] * 2
+    assert list(table["journal"]) == [Path(one.journal).name for one in found.results]
     again = value(shell, f"again = %compare {found.directory}", "again")
     assert again.to_json()["arms"] == found.to_json()["arms"]
 
