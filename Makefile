@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test notebooks lab test-fs check format lock clean
+.PHONY: setup demo test notebooks lab test-fs bench check format lock clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,10 @@ lab: setup
 # The overlay alone, mounted and unmounted, killed and copied.
 test-fs: setup
 	$(BIN)/pytest tests/t3_workspace
+
+# Writes docs/performance.md; as root, some twenty minutes, with nothing else running.
+bench: setup
+	$(BIN)/python tests/benchmarks/overlay.py --write docs/performance.md
 
 check: setup
 	$(BIN)/ruff format --check .
