@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from typing import NamedTuple
 
 from branchkit.errors import UsageError
 from branchkit.harness.sandbox import Sandbox
+from branchkit.harness.standard_tools import WORKSPACE
 from branchkit.journal.events import ToolProposed
-from branchkit.journal.format import Json
+from branchkit.journal.format import Json, canonical
 from branchkit.record.record import Snapshot
 from branchkit.replay.recorded import Recorded
 from branchkit.workspace import Workspaces
 from branchkit.workspace.history import Taken, Version, history
 
 CHECK_TIMEOUT_S = 120.0
+NO_VERDICT = 126  # the shell's own codes for "cannot be run" and "killed" begin here
 Progress = Callable[[int, int, str], None]
 
 
@@ -59,25 +65,33 @@ def when(
     workspaces: Workspaces,
     bisect: bool = False,
     isolated: bool = True,
+    timeout_s: float = CHECK_TIMEOUT_S,
     progress: Progress = lambda _done, _all, _what: None,
 ) -> When:
     """Run ``check`` on the workspace as each turn left it, in parallel; equal trees are run once.
 
     ``bisect`` looks at few of them and finds *a* turn where the verdict changes, which is the only
-    one if it changes once. Raises UsageError for a run without recorded workspace.
+    one if it changes once. A check that runs out of ``timeout_s`` or exits with 126 or more gives
+    no verdict and is passed over. Raises UsageError for a run without recorded workspace.
+
+    Nothing of it is left when this ends, also by Ctrl-C: running checks are killed then.
     """
     snapshots = _snapshots(recorded)
     recorded.adopt_workspace(workspaces)
-    run = _Checks(recorded, check, workspaces, isolated, progress, len(snapshots))
-    if bisect:
-        run.bisect(snapshots)
-    else:
-        run.all(snapshots)
+    states = _distinct(snapshots)
+    total = len({one.tree_hash for one in states})
+    prefix = recorded.record.run_id[:8]
+    with _Checks(prefix, check, workspaces, isolated, timeout_s, progress, total) as checks:
+        if bisect:
+            _bisect(checks, states)
+        else:
+            checks.run(states)
+    exits = checks.exits
     results = [
-        TurnResult(turn, run.exits.get(_at(snapshots, turn).id))
+        TurnResult(turn, exits.get(_at(snapshots, turn).tree_hash))
         for turn in range(recorded.turns + 1)
     ]
-    turn = _first_change(snapshots, run.exits)
+    turn = _first_change(states, exits)
     calls = calls_of(recorded, turn) if turn is not None else []
     return When(check, turn, calls, results)
 
@@ -89,21 +103,32 @@ def blame(recorded: Recorded, path: str, *, workspaces: Workspaces) -> Blame:
 
 
 def versions(recorded: Recorded, path: str, *, workspaces: Workspaces) -> list[Version]:
-    """The versions of ``path`` over the run, oldest first."""
+    """The versions of ``path`` over the run, oldest first; /workspace/PATH is that path too."""
     snapshots = _snapshots(recorded)
     recorded.adopt_workspace(workspaces)
     taken = [Taken(one.id, one.turn) for one in snapshots]
     base = workspaces.snapshot(snapshots[0].id).base
-    return history(workspaces, base=base, taken=taken, path=path)
+    inside = path.removeprefix(WORKSPACE) if f"{path}/".startswith(f"{WORKSPACE}/") else path
+    return history(workspaces, base=base, taken=taken, path=inside)
 
 
 def calls_of(recorded: Recorded, turn: int) -> list[str]:
-    """The calls of a turn as ``id name(arguments)``."""
+    """The calls of a turn as ``id name arguments``; in a branch's prefix they are its parent's."""
+    run = recorded
+    while run.parent is not None and turn <= run.fork_turn:
+        run = run.parent
     return [
-        f"{event.payload.call_id} {event.payload.name} {event.payload.arguments}"
-        for event in recorded.events
+        f"{event.payload.call_id} {event.payload.name} {_arguments(event.payload)}"
+        for event in run.events
         if event.turn == turn and isinstance(event.payload, ToolProposed)
     ]
+
+
+def _arguments(call: ToolProposed) -> str:
+    """As the model would write them; a call that could not be read has its reason there."""
+    if call.arguments is None:
+        return f"({call.problem})"
+    return canonical(call.arguments).decode()
 
 
 def _snapshots(recorded: Recorded) -> list[Snapshot]:
@@ -120,60 +145,117 @@ def _at(snapshots: list[Snapshot], turn: int) -> Snapshot:
     return [one for one in snapshots if one.turn <= turn][-1]
 
 
-def _first_change(snapshots: list[Snapshot], exits: dict[str, int | None]) -> int | None:
+def _distinct(snapshots: list[Snapshot]) -> list[Snapshot]:
+    """The snapshots that differ from the one before."""
+    pairs = zip([None, *snapshots], snapshots, strict=False)
+    return [two for one, two in pairs if one is None or one.tree_hash != two.tree_hash]
+
+
+def _verdict(code: int | None) -> bool | None:
+    """Whether a check that ended so says yes; None if it says nothing."""
+    return None if code is None or not 0 <= code < NO_VERDICT else code == 0
+
+
+def _first_change(states: list[Snapshot], exits: dict[str, int | None]) -> int | None:
     """The turn of the first known verdict that differs from the first one."""
-    known = [(one.turn, exits[one.id] == 0) for one in snapshots if one.id in exits]
-    return next((turn for turn, ok in known if ok != known[0][1]), None)
+    said = [(one.turn, _verdict(exits.get(one.tree_hash))) for one in states]
+    known = [(turn, verdict) for turn, verdict in said if verdict is not None]
+    return next((turn for turn, verdict in known if verdict != known[0][1]), None)
+
+
+def _bisect(checks: _Checks, states: list[Snapshot]) -> None:
+    """Run the check where a change of the verdict must lie; states without one are passed over."""
+    low, high = 0, len(states) - 1
+    while low < high and checks.verdict(states[low]) is None:
+        low += 1
+    while low < high and checks.verdict(states[high]) is None:
+        high -= 1
+    first = checks.verdict(states[low])
+    if first is None or checks.verdict(states[high]) == first:
+        return
+    between = list(range(low + 1, high))
+    while between:
+        middle = between[len(between) // 2]
+        match checks.verdict(states[middle]):
+            case None:
+                between.remove(middle)
+            case verdict if verdict == first:
+                between = [at for at in between if at > middle]
+            case _:
+                between = [at for at in between if at < middle]
 
 
 class _Checks:
-    """The check's exit codes by snapshot; equal trees share one run."""
+    """The check's exit codes by tree hash; equal trees share one run.
+
+    The checks run in threads, where no KeyboardInterrupt can come between the making of a branch
+    and its removal. Leaving by an exception kills those that run, and waits for the removals.
+    """
 
     def __init__(
         self,
-        recorded: Recorded,
+        prefix: str,
         check: str,
         workspaces: Workspaces,
         isolated: bool,
+        timeout_s: float,
         progress: Progress,
         total: int,
     ) -> None:
-        self._prefix = f"{recorded.record.run_id[:8]}-when-{os.getpid()}"
-        self._check, self._workspaces, self._isolated = check, workspaces, isolated
+        self._prefix, self._check, self._workspaces = prefix, check, workspaces
+        self._isolated, self._timeout_s = isolated, timeout_s
         self._progress, self._total = progress, total
         self.exits: dict[str, int | None] = {}
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._lock = threading.Lock()  # between starting a check and stopping all of them
+        self._stopped = False
+        self._running: set[Sandbox] = set()
 
-    def all(self, snapshots: list[Snapshot]) -> None:
-        by_tree: dict[str, list[Snapshot]] = {}
-        for one in snapshots:
-            by_tree.setdefault(one.tree_hash, []).append(one)
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            firsts = [same[0] for same in by_tree.values()]
-            for same, code in zip(by_tree.values(), pool.map(self._run, firsts), strict=True):
-                self.exits.update(dict.fromkeys((one.id for one in same), code))
-                self._progress(len(self.exits), self._total, f"turn {same[0].turn}")
+    def __enter__(self) -> _Checks:
+        return self
 
-    def bisect(self, snapshots: list[Snapshot]) -> None:
-        low, high = 0, len(snapshots) - 1
-        first, last = self._known(snapshots[low]), self._known(snapshots[high])
-        if first == last:
-            return
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._known(snapshots[middle]) == first:
-                low = middle
-            else:
-                high = middle
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._stop()
+        self._pool.shutdown(wait=True)
 
-    def _known(self, snapshot: Snapshot) -> bool:
-        code = self.exits[snapshot.id] = self._run(snapshot)
-        self._progress(len(self.exits), self._total, f"turn {snapshot.turn}")
-        return code == 0
+    def run(self, states: list[Snapshot]) -> None:
+        """Run the check on what was not run yet."""
+        unknown = {one.tree_hash: one for one in states if one.tree_hash not in self.exits}
+        waiting = {self._pool.submit(self._run, one): one for one in unknown.values()}
+        for done in as_completed(waiting):
+            state = waiting[done]
+            self.exits[state.tree_hash] = done.result()
+            self._progress(len(self.exits), self._total, f"turn {state.turn}")
 
-    def _run(self, snapshot: Snapshot) -> int | None:
-        branch = self._workspaces.create(f"{self._prefix}-{snapshot.turn}", snapshot=snapshot.id)
+    def verdict(self, state: Snapshot) -> bool | None:
+        """What the check says of one state."""
+        self.run([state])
+        return _verdict(self.exits[state.tree_hash])
+
+    def _run(self, state: Snapshot) -> int | None:
+        name = f"{self._prefix}-when-{state.turn}-{uuid.uuid4().hex[:8]}"
+        branch = self._workspaces.create(name, snapshot=state.id)
         try:
             with Sandbox(branch.path, isolated=self._isolated) as sandbox:
-                return sandbox.check(self._check, timeout_s=CHECK_TIMEOUT_S).exit_code
+                with self._lock:
+                    if self._stopped:
+                        return None
+                    self._running.add(sandbox)
+                try:
+                    return sandbox.check(self._check, timeout_s=self._timeout_s).exit_code
+                finally:
+                    with self._lock:
+                        self._running.discard(sandbox)
         finally:
             branch.drop()
+
+    def _stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._stopped = True
+            for sandbox in self._running:
+                # Not close(): that waits for the check to end.
+                if sandbox.server_pid is not None:
+                    with suppress(ProcessLookupError):
+                        os.kill(sandbox.server_pid, signal.SIGKILL)

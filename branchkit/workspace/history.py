@@ -1,18 +1,22 @@
 """Which turn changed what: the versions of a path over the snapshots of a run (R65).
 
-Every snapshot knows what changed in it, so a path's history costs no look at any file and catches
-what a tool did by itself: a shell command shows here as much as an edit tool.
+Every snapshot knows what changed in it, so a path's history reads only that, and catches what a
+tool did by itself: a shell command shows here as much as an edit tool.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+import posixpath
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from branchkit.errors import UsageError
+from branchkit.workspace import base as bases
+from branchkit.workspace import compare, listing
 from branchkit.workspace.mount import Workspaces
-from branchkit.workspace.portable import BASES, SNAPSHOTS, export
+from branchkit.workspace.scan import Entry
+from branchkit.workspace.store import Store
 
 What = Literal["present", "added", "changed", "removed"]
 
@@ -36,32 +40,32 @@ class Taken(NamedTuple):
     turn: int
 
 
+class _Step(NamedTuple):
+    """What one snapshot differs in from the one before: entries, None where the path is gone."""
+
+    at: Taken | None  # None: the base itself
+    entries: list[tuple[str, Entry | None]]
+
+
 def history(ws: Workspaces, *, base: str, taken: Sequence[Taken], path: str) -> list[Version]:
     """The versions of ``path``, oldest first; a directory's are those of everything below it.
 
+    ``taken`` are the run's snapshots in their order. A change of nothing but times is no version.
     Raises UsageError if the run never had the path.
     """
-    wanted = path.strip("/").removeprefix("./")
-    known: dict[str, tuple[Any, ...]] = {}
+    wanted = _plain(path)
+    known: dict[str, Entry] = {}
     found: list[Version] = []
-    turns = {one.snapshot: one.turn for one in taken}
-    for name, value in _manifests(ws, base, [one.snapshot for one in taken]):
-        snapshot = None if name.startswith(BASES) else value["id"]
-        turn = turns.get(snapshot, 0) if snapshot else 0
-        entries = value["entries"] if snapshot is None else value["changed"]
-        for at, entry in sorted(_below(entries, wanted)):
-            state = (entry.get("sha256"), entry["mode"], entry.get("target"))
-            if known.get(at) == state:
-                continue  # only its times changed: nobody asks for those
-            what: What = "changed" if at in known else "added"
-            known[at] = state
-            done: What = what if snapshot else "present"
-            sha, size = entry.get("sha256"), entry.get("size")
-            found.append(Version(at, turn, done, snapshot, sha, size, entry["mode"]))
-        gone: dict[str, dict[str, Any]] = {at: {} for at in value.get("removed", ())}
-        for at, _ in _below(gone, wanted):
-            known.pop(at, None)
-            found.append(Version(at, turn, "removed", snapshot, None, None, None))
+    for step in _steps(ws, base, taken, wanted):
+        for at, entry in sorted(step.entries, key=lambda one: one[0]):
+            old = known.get(at)
+            if entry is None:
+                if known.pop(at, None) is not None:
+                    found.append(_version(step, at, "removed", None))
+            elif old is None or _state(old) != _state(entry):
+                known[at] = entry
+                what: What = "added" if old is None else "changed"
+                found.append(_version(step, at, what if step.at else "present", entry))
     if not found:
         raise UsageError(
             f"the run never had a path {path!r}", hint="paths are relative to the workspace"
@@ -69,16 +73,60 @@ def history(ws: Workspaces, *, base: str, taken: Sequence[Taken], path: str) -> 
     return found
 
 
-def _manifests(
-    ws: Workspaces, base: str, snapshots: Sequence[str]
-) -> Iterable[tuple[str, dict[str, Any]]]:
-    for name, content in export(ws, base=base, snapshots=snapshots):
-        if name.startswith((BASES, SNAPSHOTS)) and isinstance(content, bytes):
-            yield name, json.loads(content)
+def _plain(path: str) -> str:
+    """``path`` as snapshots write it: relative, "" for the workspace itself."""
+    plain = posixpath.normpath(path.lstrip("/") or ".")
+    if plain == ".." or plain.startswith("../"):
+        raise UsageError(
+            f"{path!r} leads out of the workspace", hint="paths are relative to the workspace"
+        )
+    return "" if plain == "." else plain
 
 
-def _below(entries: dict[str, dict[str, Any]], wanted: str) -> list[tuple[str, dict[str, Any]]]:
-    if not wanted:
-        return list(entries.items())
-    inside = wanted + "/"
-    return [(at, entry) for at, entry in entries.items() if at == wanted or at.startswith(inside)]
+def _steps(ws: Workspaces, base: str, taken: Sequence[Taken], wanted: str) -> Iterator[_Step]:
+    """The base and each snapshot once. Reads the store's files: what is frozen stays as it is."""
+    store = Store(ws.store, writable=False)
+    try:
+        entries = [one for one in bases.manifest(ws.store, base) if _is_below(one.path, wanted)]
+        yield _Step(None, [(one.path, one) for one in entries])
+        before: str | None = None
+        for one in taken:
+            if one.snapshot != before:
+                yield _Step(one, list(_differences(store, base, before, one.snapshot, wanted)))
+            before = one.snapshot
+    finally:
+        store.close()
+
+
+def _differences(
+    store: Store, base: str, before: str | None, after: str, wanted: str
+) -> Iterator[tuple[str, Entry | None]]:
+    old, new = store.view(base, before), store.view(base, after)
+    try:
+        for pair in compare.pairs(old, new, logical=False):
+            if not _is_below(pair.path, wanted):
+                continue
+            if pair.new is None:
+                yield pair.path, None
+            else:
+                yield pair.path, listing.entry_of(new, pair.new, pair.path)
+    finally:
+        old.close()
+        new.close()
+
+
+def _is_below(path: str, wanted: str) -> bool:
+    return not wanted or path == wanted or path.startswith(wanted + "/")
+
+
+def _state(entry: Entry) -> tuple[object, ...]:
+    """What makes a version: all but times, and which names share an inode."""
+    return entry.mode, entry.sha, entry.target, entry.rdev, sorted(entry.xattrs.items())
+
+
+def _version(step: _Step, path: str, what: What, entry: Entry | None) -> Version:
+    turn, snapshot = (step.at.turn, step.at.snapshot) if step.at else (0, None)
+    if entry is None:
+        return Version(path, turn, what, snapshot, None, None, None)
+    sha = entry.sha if stat.S_ISREG(entry.mode) else None
+    return Version(path, turn, what, snapshot, sha, entry.size, entry.mode)
