@@ -9,6 +9,7 @@ import sys
 HEAVY = {"pandas", "plotly", "ipywidgets", "anywidget", "matplotlib", "scipy", "numpy"}
 HEAVY |= {"git", "httpx2", "msgspec", "pyfuse3", "statsmodels", "trio"}
 LIMIT_S = 0.050
+TRIES = 6  # the machine may be busy with others: the fastest counts
 
 PROGRAM = """
 import json, sys, time
@@ -35,7 +36,10 @@ def load() -> tuple[float, set[str]]:
 
 
 def test_loading_imports_nothing_heavy_and_takes_less_than_50_ms() -> None:
-    runs = [load() for _ in range(3)]
-    roots = {name.partition(".")[0] for _, new in runs for name in new}
-    assert not roots & HEAVY
-    assert min(took_s for took_s, _ in runs) < LIMIT_S  # the machine may be busy with others
+    took_s, new = load()
+    assert not {name.partition(".")[0] for name in new} & HEAVY
+    for _ in range(TRIES - 1):
+        if took_s < LIMIT_S:
+            break
+        took_s = min(took_s, load()[0])
+    assert took_s < LIMIT_S
