@@ -20,6 +20,7 @@ from nbval.plugin import IPyNbCell
 
 from branchkit.workspace import Workspaces
 
+CELL_TIMEOUT_S = 900.0  # the local model on two cores that others use as well
 ALIVE_S = 1.0  # how often a kernel that does not answer is looked at
 
 _await_reply = nbval.kernel.RunningKernel.await_reply
@@ -55,6 +56,13 @@ def await_reply_of_living(kernel: Any, msg_id: str, timeout: float | None = None
                 raise RuntimeError("the kernel died while it ran this cell") from None
             if timeout is not None and waited_s >= timeout:
                 raise
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cells may take longer than a test: one asks a local model for dozens of replies."""
+    for item in items:
+        if isinstance(item, IPyNbCell):
+            item.add_marker(pytest.mark.timeout(CELL_TIMEOUT_S))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,8 +56,8 @@ def show_comparison(comparison: Comparison) -> None:
         from branchkit.notebook.map import map_of, view_of
 
         view = {WIDGET: view_of(map_of(comparison)), "text/plain": WIDGET_TEXT}
-        display(view, raw=True)  # type: ignore[no-untyped-call]
-    display(static_bundle(comparison, beside_widget=live), raw=True)  # type: ignore[no-untyped-call]
+        display(view, raw=True)
+    display(static_bundle(comparison, beside_widget=live), raw=True)
 
 
 def comparison_bundle(comparison: Comparison, **_filter: Any) -> Bundle:

@@ -36,7 +36,7 @@ class Progress:
             from IPython.display import display
 
             first = _bundle(f"{self._title}: starting{self._note}")
-            self._handle = display(first, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+            self._handle = display(first, raw=True, display_id=True)
         return self
 
     def update(self, done: int, total: int, what: str) -> None:
@@ -59,7 +59,7 @@ class Progress:
 
     def _show(self, text: str) -> None:
         if self._handle is not None:
-            self._handle.update(_bundle(text), raw=True)  # type: ignore[no-untyped-call]
+            self._handle.update(_bundle(text), raw=True)
 
 
 def fork_progress(

@@ -26,7 +26,7 @@ FORK = "found = %fork 22 -n 1 --no-control"
 
 def run(shell: InteractiveShell, code: str) -> None:
     """Run a cell that has to go well."""
-    shell.run_cell(code).raise_error()  # type: ignore[no-untyped-call]
+    shell.run_cell(code).raise_error()
 
 
 def value(shell: InteractiveShell, code: str, name: str = "found") -> Any:
@@ -118,7 +118,7 @@ def test_an_error_is_two_lines(
     hint: str,
 ) -> None:
     """R82: what is wrong with its values, what to do about it, and no traceback."""
-    result = shell.run_cell(cell)  # type: ignore[no-untyped-call]
+    result = shell.run_cell(cell)
     assert type(result.error_in_exec) is kind
     shown = "".join(capsys.readouterr()).strip().splitlines()
     assert len(shown) == 2, shown
@@ -130,7 +130,7 @@ def test_an_error_is_two_lines(
 def test_a_mistake_of_ours_keeps_its_traceback(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell.run_cell("run.rewind('three')")  # type: ignore[no-untyped-call]
+    shell.run_cell("run.rewind('three')")
     assert "Traceback" in "".join(capsys.readouterr())
 
 
