@@ -43,7 +43,7 @@ def _readings(spec: str) -> Iterator[tuple[Path, str]]:
 def _checked_out(repository: Path, commit: str, checkouts: Path) -> Path:
     with open_repository(repository) as repo:
         sha = commit_of(repo, commit)
-        source = os.fspath(repo.common_dir)
+        source = os.path.abspath(repo.common_dir)
     target = checkouts / sha
     if target.is_dir():
         return target
@@ -62,18 +62,10 @@ def _checked_out(repository: Path, commit: str, checkouts: Path) -> Path:
 
 def _clone(source: str, sha: str, directory: Path) -> None:
     """A work tree of ``sha`` with a repository of its own, whose objects are hard links."""
-    import git
-
     # Bare first: so every branch arrives as a branch, not as one of a remote. And without the
     # user's template: its hooks would run in a workspace that others are meant to change.
-    git.Repo.clone_from(
-        source,
-        directory / ".git",
-        allow_unsafe_options=True,  # GitPython counts --template, even an empty one, among them
-        bare=True,
-        local=True,
-        template="",
-    ).close()
+    directory.mkdir()
+    run_git(directory, "clone", "--quiet", "--bare", "--local", "--template=", source, ".git")
     with open_repository(directory / ".git") as repo:
         run_git(repo, "config", "core.bare", "false")
         run_git(repo, "remote", "remove", "origin")

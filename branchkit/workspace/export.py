@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from branchkit.errors import UsageError, WorkspaceError
-from branchkit.workspace.repository import commit_of, make_repository, open_repository, run_git
+from branchkit.workspace.repository import (
+    commit_of,
+    is_free,
+    make_repository,
+    open_repository,
+    run_git,
+)
 
 if TYPE_CHECKING:
     from git import Repo
@@ -104,7 +110,7 @@ def patch(repository: Path, a: str, b: str) -> str:
 
 def tip(repository: Path, ref: str) -> str | None:
     """The commit that ``ref`` names; None if there is no such ref, or no repository yet."""
-    if not repository.exists() or not any(repository.iterdir()):
+    if is_free(repository):
         return None
     with open_repository(repository) as repo:
         return _tip(repo, full_ref(ref))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from branchkit.errors import DependencyMissing, UsageError, WorkspaceError
@@ -22,6 +23,12 @@ _SETTINGS = {
     "core.untrackedCache": "false",
     "i18n.commitEncoding": "utf-8",
 }
+# What git itself calls local to a repository, but for settings: those are the user's wish.
+_MISLEADING = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_IMPLICIT_WORK_TREE", "GIT_PREFIX", "GIT_NAMESPACE",
+    "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_REPLACE_REF_BASE", "GIT_NO_REPLACE_OBJECTS",
+)  # fmt: skip
 
 
 def open_repository(path: Path) -> Repo:
@@ -29,68 +36,64 @@ def open_repository(path: Path) -> Repo:
 
     Raises UsageError if there is none, DependencyMissing where git is not installed.
     """
-    try:
-        import git
-    except ImportError as error:  # GitPython asks for the program when it is imported
-        raise DependencyMissing(f"git cannot be used: {error}", hint="apt install git") from error
+    git = _gitpython()
     if not path.is_dir():
         raise UsageError(f"there is no directory {path}", hint="name a git repository")
     try:
-        return git.Repo(path)
+        repo: Repo = git.Repo(path)
     except git.InvalidGitRepositoryError:
         raise UsageError(
             f"{path} is no git repository", hint="name its top directory, or a path that is free"
         ) from None
+    return repo
 
 
 def make_repository(path: Path) -> Repo:
     """The repository at ``path``; a new bare one if nothing is there. Raises UsageError."""
-    if path.is_dir() and any(path.iterdir()):
-        return open_repository(path)
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file", hint="name a git repository, or a path that is free")
-    path.mkdir(parents=True, exist_ok=True)
-    try:
-        import git
-    except ImportError as error:
-        raise DependencyMissing(f"git cannot be used: {error}", hint="apt install git") from error
-    return git.Repo.init(path, bare=True)
+    if is_free(path):
+        path.mkdir(parents=True, exist_ok=True)
+        run_git(path.resolve(), "init", "--quiet", "--bare", ".")
+    return open_repository(path)
+
+
+def is_free(path: Path) -> bool:
+    """Whether a repository could be made at ``path``: nothing is there, or nothing is in it."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def run_git(
-    repo: Repo, *arguments: str, env: Mapping[str, str] = {}, stdin: Path | None = None
+    where: Repo | Path, *arguments: str, env: Mapping[str, str] = {}, stdin: Path | None = None
 ) -> str:
-    """What a git command says (surrogates for bytes that are not UTF-8).
+    """What a git command says (surrogates for bytes that are not UTF-8), in a repository.
 
-    It runs in ``repo`` whatever GIT_DIR and its like say: a hook that calls us has them set. Raises
-    WorkspaceError with git's own words.
+    ``where`` is a directory for commands that make a repository there. Raises WorkspaceError with
+    git's own words, DependencyMissing where git is not installed.
     """
-    from git.exc import GitCommandError
-
-    command = [repo.git.GIT_PYTHON_GIT_EXECUTABLE]
+    git = _gitpython()
+    runner = git.Git(where) if isinstance(where, Path) else where.git
+    places = {} if isinstance(where, Path) else {"GIT_DIR": os.fspath(where.git_dir)}
+    # A hook that calls us has them set for its own repository. GitPython can set, but not unset.
+    command = ["env", *(word for name in _MISLEADING for word in ("-u", name))]
+    command += [f"{name}={value}" for name, value in {**places, **env}.items()]
+    command.append(str(runner.GIT_PYTHON_GIT_EXECUTABLE))
     for key, value in _SETTINGS.items():
         command += ["-c", f"{key}={value}"]
-    places = {
-        "GIT_DIR": os.fspath(repo.git_dir),
-        "GIT_COMMON_DIR": os.fspath(repo.common_dir),
-        "GIT_OBJECT_DIRECTORY": os.path.join(repo.common_dir, "objects"),
-        "GIT_INDEX_FILE": os.path.join(repo.git_dir, "index"),
-    }
     try:
         with (stdin or Path(os.devnull)).open("rb") as stream:
-            said = repo.git.execute(
+            said = runner.execute(
                 [*command, *arguments],
                 istream=stream,
-                env={**places, **env},
                 stdout_as_string=False,
                 strip_newline_in_stdout=False,
             )
-    except GitCommandError as error:
+    except git.GitCommandError as error:
         raise WorkspaceError(
-            f"git {arguments[0]} failed in {repo.git_dir}: {_said(error.stderr)}",
+            f"git {arguments[0]} failed in {places.get('GIT_DIR', where)}: {_said(error.stderr)}",
             hint="the repository's refs, index and files are as they were",
         ) from None
-    return said.decode("utf-8", "surrogateescape")
+    return bytes(said).decode("utf-8", "surrogateescape")
 
 
 def commit_of(repo: Repo, name: str, kind: str = "commit") -> str:
@@ -102,6 +105,14 @@ def commit_of(repo: Repo, name: str, kind: str = "commit") -> str:
         raise UsageError(
             f"{repo.git_dir} has no commit {name!r}", hint="give a hash, a branch or a tag"
         ) from None
+
+
+def _gitpython() -> ModuleType:
+    try:
+        import git
+    except ImportError as error:  # GitPython asks for the program when it is imported
+        raise DependencyMissing(f"git cannot be used: {error}", hint="apt install git") from error
+    return git
 
 
 def _said(stderr: object) -> str:
