@@ -7,6 +7,10 @@ hashes, snapshots and the portable form are the same.
 from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.collect import Freed
 from branchkit.workspace.compare import Change
+
+# Before portable's `export` gets its name: loaded later, the module of that name would take its
+# place in this package.
+from branchkit.workspace.export import Exported
 from branchkit.workspace.hashes import VOLATILE
 from branchkit.workspace.mount import Branch, Workspaces
 from branchkit.workspace.portable import adopt, export
@@ -17,6 +21,7 @@ __all__ = [
     "VOLATILE",
     "Branch",
     "Change",
+    "Exported",
     "Freed",
     "Probe",
     "Snapshot",

@@ -361,3 +361,13 @@ def test_fuse_works_here() -> None:
 def test_the_client_never_imports_pyfuse3() -> None:
     program = "import branchkit.workspace, sys; assert 'pyfuse3' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_package_keeps_its_names_whatever_is_imported() -> None:
+    """`export` is a function of the package and a module in it; the function must win."""
+    program = (
+        "import branchkit.workspace.export, branchkit.workspace.probe\n"
+        "from branchkit.workspace import export, probe\n"
+        "assert callable(export) and callable(probe)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
