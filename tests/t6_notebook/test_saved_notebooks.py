@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 SAVED = sorted((ROOT / "notebooks").glob("*/*.ipynb"))
 QUICKSTART = ROOT / "notebooks" / "tutorial" / "quickstart.ipynb"
-MACHINE = re.compile(r"/tmp/|/root/|/home/|/work/")
+MACHINE = re.compile("/(?:tmp|root|home|work)/")
 
 
 @pytest.mark.parametrize("path", SAVED, ids=lambda path: str(path.stem))
