@@ -1,0 +1,7 @@
+"""``python -m branchkit`` is the command line."""
+
+import sys
+
+from branchkit.cli import main
+
+sys.exit(main())
