@@ -171,6 +171,7 @@ class Recording:
         """Freeze the workspace; None if there is none or the turn left it clean (R35)."""
         if self._snapshot is None:
             return None
+        started = time.monotonic()
         facts = self._snapshot()
         if facts.id == self._last_snapshot:
             return None
@@ -181,6 +182,7 @@ class Recording:
             tree_hash=facts.tree_hash,
             files=facts.files,
             changed_bytes=facts.changed_bytes,
+            duration_ms=_since_ms(started),
         )
 
     def finish(self) -> None:

@@ -262,13 +262,14 @@ class StateTransition(Payload, frozen=True, kw_only=True):
 class Checkpoint(Payload, frozen=True, kw_only=True):
     """A workspace snapshot bound to this place of the journal, durable before this was written."""
 
-    VOLATILE = frozenset({"snapshot", "changed_bytes"})
+    VOLATILE = frozenset({"snapshot", "changed_bytes", "duration_ms"})
 
     record_hash: str
     snapshot: str
     tree_hash: str
     files: int
     changed_bytes: int
+    duration_ms: float | None = None  # how long the run stood still for it
 
 
 class Forked(Payload, frozen=True, kw_only=True):
