@@ -107,7 +107,7 @@ def test_each_send_comes_after_the_sync_that_covers_its_event(tmp_path: Path, st
 
 
 def test_sending_first_would_be_seen(tmp_path: Path, strace: str) -> None:
-    """R20: the same run with a dispatcher that acts before it commits is caught by the same check."""
+    """R20: the same run with a dispatcher that acts first is caught by the same check."""
     recorded = under_strace(tmp_path, strace, "act-first")
     with pytest.raises(AssertionError, match="sent before its intent was safe"):
         check(*recorded)
