@@ -33,6 +33,8 @@ __all__ = [
     "SUFFIX", "Damage", "Line", "Verdict", "Writer", "damage_error", "read", "scan", "verify",
 ]  # fmt: skip
 
+_FULL = "the disk was full"
+
 
 class Writer:
     """The one writer of a journal file. ``append`` buffers, ``commit`` makes durable.
@@ -54,6 +56,7 @@ class Writer:
         self._fd: int | None = None
         self._closed = False
         self.seq, self.head, self._end = 0, ZERO_HASH, 0
+        self._durable = (0, ZERO_HASH)  # seq and head at the last commit
         disk.make_directory(path.parent)
         self._lock_path = path.with_name(path.name + ".lock")
         self._lock = disk.lock(self._lock_path)
@@ -70,6 +73,7 @@ class Writer:
             self._repair_tail(verdict)
             verdict = verify(self.path)
         self.seq, self.head, self._end = verdict.events, verdict.head, verdict.end
+        self._durable = (self.seq, self.head)
         self._fd = disk.open_append(self.path)
 
     def _repair_tail(self, verdict: Verdict) -> None:
@@ -145,9 +149,13 @@ class Writer:
         self._poisoned = "it could not be created"
         try:
             disk.write_durably(self.path, data)
+        except DiskFull:
+            self._poisoned = _FULL
+            raise
         except OSError as error:
             raise self._failed("creating", error) from error
         self._fd = disk.open_append(self.path)
+        self._durable = (self.seq, self.head)
         self._end, self._pending, self._poisoned = len(data), [], ""
 
     def _write(self, fd: int, data: bytes) -> None:
@@ -157,15 +165,16 @@ class Writer:
                 f"{self.path.name} is not {self._end} bytes long: somebody else wrote to it",
                 hint="run `branchkit verify` on it; one journal has one writer",
             )
+        durable = (self.seq, self.head)
         try:
             disk.write_all(fd, data)
             disk.crash_point("commit.after_write")
             self._sync(fd)
             # One statement without a call, so that no Ctrl-C comes between: else the batch that is
             # on disk would be written once more.
-            self._end, self._pending = self._end + len(data), []
+            self._end, self._pending, self._durable = self._end + len(data), [], durable
         except DiskFull:
-            self._poisoned = "the disk was full"
+            self._poisoned = _FULL
             self._take_back(fd)
             raise
         except OSError as error:
@@ -194,6 +203,17 @@ class Writer:
         except OSError as error:
             self._poisoned = f"a cut failed: {error.strerror}"
             raise self._failed("cutting", error) from error
+
+    def take_back(self) -> None:
+        """Forget what was appended since the last commit; its numbers are free again.
+
+        For a caller that gave none of those events away: after DiskFull the writer takes events
+        again. Raises JournalPoisoned if it was poisoned by anything else.
+        """
+        if self._poisoned != _FULL:
+            self._refuse_if_poisoned()
+        self.seq, self.head = self._durable
+        self._pending, self._poisoned = [], ""
 
     def _failed(self, what: str, error: OSError) -> JournalPoisoned:
         return JournalPoisoned(

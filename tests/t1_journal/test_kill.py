@@ -68,6 +68,45 @@ def test_every_acknowledged_event_survives_a_kill(tmp_path: Path, batch: int) ->
     assert verify(path).ok
 
 
+SHARE = """
+import os, sys, threading
+from pathlib import Path
+from branchkit.journal.commit import SharedWriter
+from branchkit.journal.file import Writer
+from journals import now, replied
+writer = SharedWriter(Writer(Path(sys.argv[1]), run_id="run-1", now=now))
+def produce(name):
+    for number in range(100_000):
+        event = writer.append(replied(name, "x" * 300), turn=number, step_id=f"p{name}")
+        os.write(1, f"{name} {number} {event.seq} {event.event_hash}\\n".encode())
+for name in range(8):
+    threading.Thread(target=produce, args=(name,)).start()
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_loses_nothing_that_any_producer_was_told(tmp_path: Path, seed: int) -> None:
+    """E06, R21: eight threads; every word is kept, and each producer's events are a prefix."""
+    path = tmp_path / "run.journal.jsonl"
+    with child(SHARE, path) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(random.Random(seed).randint(10, 150))]
+        process.kill()
+        lines += process.stdout.read().splitlines(keepends=True)
+    events, damage = read(path)
+    assert [one.code for one in damage] in ([], ["torn_line"], ["lost_newline"])
+    for line in lines:
+        if line.endswith("\n"):
+            name, number, seq, event_hash = line.split()
+            event = events[int(seq)]
+            assert (event.event_hash, event.step_id, event.turn) == (
+                event_hash, f"p{name}", int(number),
+            )  # fmt: skip
+    for producer in range(8):
+        turns = [event.turn for event in events if event.step_id == f"p{producer}"]
+        assert turns == list(range(len(turns)))
+
+
 COMMIT = """
 import os, sys
 from pathlib import Path
