@@ -29,6 +29,7 @@ def parser(help_of: Mapping[str, str]) -> Parser:
     _reading(made)
     _branching(made)
     _recording(made)
+    _on_workspaces(made)
     return whole
 
 
@@ -65,10 +66,25 @@ def _branching(made: Mapping[str, argparse.ArgumentParser]) -> None:
 def _recording(made: Mapping[str, argparse.ArgumentParser]) -> None:
     _run_options(made["run"])
     made["pack"].add_argument("file", type=Path)
+
+
+def _on_workspaces(made: Mapping[str, argparse.ArgumentParser]) -> None:
+    for name in ("mount", "umount", "diff", "drop", "gc", "apply", "export"):
+        made[name].add_argument("--store", type=Path, help="$BRANCHKIT_STORE, else .branchkit here")
+    for name in ("diff", "drop", "apply"):
+        made[name].add_argument("branch", metavar="BRANCH")
     made["mount"].add_argument("base", type=Path)
     made["mount"].add_argument("--branch", default="main")
-    for name in ("mount", "umount"):
-        made[name].add_argument("--store", type=Path)
+    made["diff"].add_argument("--patch", action="store_true", help="contents, since its base")
+    made["gc"].add_argument("--keep", nargs="+", type=Path, metavar="JOURNAL|DIR",
+        help="forget every snapshot that these journals do not name")  # fmt: skip
+    made["apply"].add_argument("--to", type=Path, metavar="DIR", help="instead of the base")
+    made["apply"].add_argument("--force", action="store_true", help="though others share the base")
+    made["export"].add_argument("file", nargs="?", type=Path)
+    made["export"].add_argument("turn", nargs="?", type=int)
+    made["export"].add_argument("--branch", help="a branch of the store instead of a turn")
+    made["export"].add_argument("--to", type=Path, required=True, metavar="REPOSITORY")
+    made["export"].add_argument("--ref", help="branchkit/RUN, or branchkit/BRANCH")
 
 
 def _fork_options(parser: argparse.ArgumentParser, *, n: int) -> None:

@@ -31,6 +31,11 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "pack": running.pack,
     "mount": workspaces.mount,
     "umount": workspaces.umount,
+    "diff": workspaces.diff,
+    "drop": workspaces.drop,
+    "gc": workspaces.gc,
+    "apply": workspaces.apply,
+    "export": workspaces.export,
 }
 
 

@@ -70,12 +70,13 @@ def build(
             continue
         if entry.link:
             first[entry.link] = path
-        _make(path, entry, content_of)
+        make(path, entry, content_of)
     for entry in reversed(in_order):
-        _set_meta(directory / entry.path, entry)
+        set_meta(directory / entry.path, entry)
 
 
-def _make(path: Path, entry: Entry, content_of: Callable[[Entry], bytes | Path]) -> None:
+def make(path: Path, entry: Entry, content_of: Callable[[Entry], bytes | Path]) -> None:
+    """``entry`` at ``path``, where nothing is yet; its modes and times come with `set_meta`."""
     if entry.is_dir:
         path.mkdir(mode=0o700, parents=not entry.path)
     elif stat.S_ISLNK(entry.mode):
@@ -96,7 +97,8 @@ def copy(source: Path, target: Path) -> None:
         clone(reader.fileno(), writer.fileno(), os.fstat(reader.fileno()).st_size)
 
 
-def _set_meta(path: Path, entry: Entry) -> None:
+def set_meta(path: Path, entry: Entry) -> None:
+    """Attributes, mode and time of what lies at ``path``."""
     for name, value in entry.xattrs.items():
         os.setxattr(path, name, bytes.fromhex(value), follow_symlinks=False)
     if not stat.S_ISLNK(entry.mode):

@@ -22,7 +22,7 @@ from branchkit.workspace.materialize import Copies
 from branchkit.workspace.probe import probe
 from branchkit.workspace.remote import Remote, daemon, wait_for_end
 from branchkit.workspace.space import cap_from_environment
-from branchkit.workspace.store import prepare
+from branchkit.workspace.store import Store, prepare
 
 
 class Branch:
@@ -172,6 +172,14 @@ class Workspaces:
     def snapshot(self, snapshot_id: str) -> Snapshot:
         """What is known of a snapshot."""
         return self._door.snapshot(snapshot_id)
+
+    def known(self, snapshots: Collection[str]) -> set[str]:
+        """Those of ``snapshots`` that this store has."""
+        store = Store(self.store, writable=False)
+        try:
+            return set(snapshots) & store.snapshots.keys()
+        finally:
+            store.close()
 
     def close(self) -> None:
         """Let go of the store; branches and snapshots stay in it."""

@@ -138,6 +138,16 @@ def _entry(root: str, path: str) -> Entry:
     )
 
 
+def entry(directory: Path, path: str) -> Entry | None:
+    """One path under ``directory`` with the hash of its content; None if nothing is there."""
+    root = os.fspath(directory)
+    try:
+        found = _entry(root, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found._replace(sha=file_sha(os.path.join(root, path))) if found.is_file else found
+
+
 def user_xattrs(path: str) -> dict[str, str]:
     """The user.* attributes of ``path`` (not of what it points to), values in hex."""
     try:
