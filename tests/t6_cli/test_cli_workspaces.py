@@ -64,7 +64,7 @@ def test_a_turn_becomes_a_commit(tmp_path: Path) -> None:
     try:
         for turn in (23, 24):
             branchkit("export", SAMPLE, turn, "--to", to, store=store)
-        log = ["git", "-C", to, "log", "--format=%s", "--all"]
+        log = ["git", "-C", str(to), "log", "--format=%s", "--all"]
         said = subprocess.run(log, capture_output=True, text=True, check=True).stdout
         assert [line.split()[2] for line in said.splitlines()] == ["24", "23"]
     finally:
