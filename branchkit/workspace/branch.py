@@ -16,7 +16,18 @@ from typing import Any, NamedTuple
 from branchkit import disk
 from branchkit.workspace import edit, hashes, log
 from branchkit.workspace.base import Base
-from branchkit.workspace.changes import Change, Cut, Fill, Host, Resize, Up, Write, decode, encode
+from branchkit.workspace.changes import (
+    Change,
+    Cut,
+    Fill,
+    Host,
+    New,
+    Resize,
+    Up,
+    Write,
+    decode,
+    encode,
+)
 from branchkit.workspace.content import Contents, pwrite_all
 from branchkit.workspace.layers import INLINE_BYTES, Frozen, Hosted, Rec, Tree
 from branchkit.workspace.space import FRAME_BYTES, Space, file_bytes, taken_bytes
@@ -292,7 +303,18 @@ def replay(tree: Tree, path: Path) -> int:
     good_bytes = 0
     for frame in log.read(path):
         if not isinstance(frame.value, dict):  # the row of a snapshot: see `Live.seal`
-            tree.apply(decode(frame.value), frame.blob)
+            changes = decode(frame.value)
+            if not _of_nameless(tree, changes[0]):
+                tree.apply(changes, frame.blob)
         good_bytes = frame.end_bytes
     tree.sweep()
     return good_bytes
+
+
+def _of_nameless(tree: Tree, change: Change) -> bool:
+    """Whether a frame that begins with ``change`` is about a file without a name.
+
+    One that lost its last name in an earlier layer, and was written or chmodded while it was still
+    open: its layer was swept of it (test_what_has_no_name_any_more_is_not_replayed).
+    """
+    return not isinstance(change, Up | New) and not tree.known(change.fid)

@@ -152,6 +152,10 @@ class Tree:
         """Whether a layer holds ``fid`` already (else the base does, and Up must come first)."""
         return self.get(fid).epoch is not None
 
+    def known(self, fid: int) -> bool:
+        """Whether a layer holds ``fid``, for one that may be nowhere at all."""
+        return fid in self.top or any(fid in layer for layer in self.layers)
+
     def entries(self, fid: int) -> dict[bytes, int]:
         """The names in directory ``fid``; not to be written."""
         rec = self.get(fid)

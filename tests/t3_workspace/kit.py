@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,27 @@ def daemons(folder: Path) -> list[int]:
         if b"branchkit.workspace.daemon" in words and os.fsencode(folder) in b"\0".join(words):
             found.append(int(line.parent.name))
     return found
+
+
+def kill_daemon(ws: Workspaces, folder: Path) -> None:
+    """SIGKILL the daemon of ``ws``; returns when nothing serves a store below ``folder``."""
+    os.kill(ws.pin(), signal.SIGKILL)
+    deadline_s = time.monotonic() + 20
+    while daemons(folder) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert daemons(folder) == []
+
+
+def requests(ws: Workspaces, call: Callable[[], object]) -> int:
+    """How many requests of the kernel the daemon reads while ``call`` runs."""
+    trace = ["strace", "-f", "-e", "trace=read,splice", "-p", str(ws.pin())]
+    with subprocess.Popen(trace, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr is not None
+        assert "attached" in tracer.stderr.readline()
+        call()
+        tracer.terminate()
+        calls = tracer.stderr.read().splitlines()
+    return len([line for line in calls if " = " in line and "-1 E" not in line])
 
 
 def git(directory: Path, *arguments: str) -> str:
