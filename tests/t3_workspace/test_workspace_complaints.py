@@ -132,7 +132,7 @@ def test_a_mount_point_inside_the_base_is_refused(ws: Workspaces, tmp_path: Path
     """3, 11: agentfs 167, fuse-overlayfs 359 and 376: whatever is mounted there, it is named."""
     (tmp_path / "base" / "inner").mkdir(parents=True)
     (tmp_path / "else").mkdir()
-    mount = ["mount", "--bind", tmp_path / "else", tmp_path / "base" / "inner"]
+    mount = ["mount", "--bind", f"{tmp_path}/else", f"{tmp_path}/base/inner"]
     subprocess.run(mount, check=True)
     try:
         with pytest.raises(UsageError, match=r"something is mounted inside the base .*: .*/inner"):
