@@ -1,0 +1,54 @@
+"""The crash matrix: forty processes killed, counted by the service and by nobody else (R25)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from branchkit.errors import UsageError
+from branchkit.process import Workers
+from branchkit.testing.crash_matrix import CONTRACTS, POINTS, naive, run
+from branchkit.testing.effect_service import audit
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Two processes with one thread each, which fork those that die."""
+    with Workers(2) as two:
+        yield two
+
+
+def test_the_naive_policy_repeats_five_of_forty(tmp_path: Path, workers: Workers) -> None:
+    """R25, N01-N08: 45 rows = 40 + 5; the same marker with nothing or all of it done."""
+    found = run(naive, tmp_path / "series", workers=workers)
+    assert len(found.cases) == 40
+    assert {case.exit_code for case in found.cases} == {-9}
+    assert all(case.reads_equal for case in found.cases)
+    # The audit reads the rows alone; the driver's own counts have to agree with it.
+    assert (found.audit.rows, found.audit.operations, found.audit.duplicates) == (45, 40, 5)
+    assert sum(audit(db).rows for db in found.databases) == 45
+    assert sum(case.after for case in found.cases) == 45
+    twice = {(case.contract, case.point) for case in found.cases if case.after == 2}
+    assert twice == {("plain", "after the external effect")}
+    assert set(found.audit.repeated.values()) == {2}
+    for contract in CONTRACTS:
+        words = {
+            case.point: (case.word, case.before)
+            for case in found.cases
+            if case.contract == contract
+        }
+        assert list(words) == list(POINTS)
+        assert list(words.values()) == [
+            ("not sent", 0),
+            ("in doubt", 0),
+            ("in doubt", 1),
+            ("completed", 1),
+        ]
+
+
+def test_a_series_never_goes_on_in_an_old_folder(tmp_path: Path, workers: Workers) -> None:
+    """N05."""
+    with pytest.raises(UsageError, match="another series"):
+        run(naive, tmp_path, workers=workers)
