@@ -19,7 +19,7 @@ from branchkit.journal.file import SUFFIX
 from branchkit.journal.format import Json
 from branchkit.journal.pack import pack_path, write_pack
 
-IMPORTER = 1  # raised whenever the same file would give another journal
+IMPORTER = 2  # raised whenever the same file would give another journal
 _ENDINGS = (".traj.json", ".traj", ".jsonl", ".json")
 
 

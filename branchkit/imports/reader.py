@@ -13,6 +13,7 @@ invalid_utf8 truncated_json``.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from branchkit.errors import InputRefused
 from branchkit.imports.cut import complete_part, open_string
 from branchkit.journal.events import Issue
 from branchkit.journal.format import Json
+from branchkit.journal.redact import redactor
 
 BOM = b"\xef\xbb\xbf"
 IsRecord = Callable[[dict[str, Json]], bool]
@@ -59,12 +61,22 @@ class _Parsed(NamedTuple):
 
 
 def read_lines(data: bytes, is_record: IsRecord) -> Reading:
-    """The values of JSONL text ``data``; lines that are empty hold none."""
-    return _Lines(data, is_record).read()
+    """The values of JSONL text ``data`` without secrets (R11); lines that are empty hold none."""
+    entries, issues = _Lines(data, is_record).read()
+    clean = redactor(os.environ).value
+    return Reading([entry._replace(value=clean(entry.value)) for entry in entries], issues)
 
 
 def read_document(data: bytes) -> tuple[Json, list[Issue]]:
-    """The value of a JSON document, as far as it goes. Raises InputRefused, naming the place."""
+    """The value of a JSON document, as far as it goes, without secrets (R11).
+
+    Raises InputRefused, naming the place.
+    """
+    value, issues = _document(data)
+    return redactor(os.environ).value(value), issues
+
+
+def _document(data: bytes) -> tuple[Json, list[Issue]]:
     issues: list[Issue] = []
     body = data[_skip_bom(data, issues) :]
     bare = body.strip(b"\0")
