@@ -30,6 +30,7 @@ def parser(help_of: Mapping[str, str]) -> Parser:
     _branching(made)
     _recording(made)
     _on_workspaces(made)
+    _keeping(made)
     return whole
 
 
@@ -66,6 +67,10 @@ def _branching(made: Mapping[str, argparse.ArgumentParser]) -> None:
 def _recording(made: Mapping[str, argparse.ArgumentParser]) -> None:
     _run_options(made["run"])
     made["pack"].add_argument("file", type=Path)
+
+
+def _keeping(made: Mapping[str, argparse.ArgumentParser]) -> None:
+    made["redaction-check"].add_argument("files", nargs="+", type=Path, metavar="FILE|DIR")
 
 
 def _on_workspaces(made: Mapping[str, argparse.ArgumentParser]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from branchkit.arguments import parser
 from branchkit.errors import EXIT_OK, BranchkitError, Diverged, print_error
-from branchkit.verbs import branching, reading, running, workspaces
+from branchkit.verbs import branching, keeping, reading, running, workspaces
 from branchkit.verbs.output import EXIT_INTERRUPTED
 
 _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -36,6 +36,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "gc": workspaces.gc,
     "apply": workspaces.apply,
     "export": workspaces.export,
+    "redaction-check": keeping.redaction_check,
 }
 
 

@@ -20,7 +20,8 @@
             ├── ModelError        the model could not be reached or answered badly   exit 78
             ├── ToolError         a tool could not be started at all                 exit 79
             ├── BudgetSpent       a limit of the run or the fork was reached         exit 80
-            └── DependencyMissing an extra is not installed                          exit 81
+            ├── DependencyMissing an extra is not installed                          exit 81
+            └── SecretFound       a file holds what should have been redacted        exit 90
 
 Exit codes are promises (``docs/formats.md``): 0 done or equal, 2 divergent, 3 damaged, 64 usage,
 65–124 one per class below. ``Diverged`` derives from BaseException so that no ``except Exception``
@@ -164,6 +165,12 @@ class DependencyMissing(BranchkitError):
     """An optional part is not installed; the hint is the command that installs it."""
 
     exit_code = 81
+
+
+class SecretFound(BranchkitError):
+    """Something that was written holds a secret by today's rules (R11)."""
+
+    exit_code = 90
 
 
 class Diverged(BaseException):
