@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from branchkit.branch.api import Run as Run
     from branchkit.branch.api import compare as compare
     from branchkit.branch.api import open_run as open  # noqa: A004  branchkit.open(path)
-    from branchkit.harness.own_loop import session as session
+    from branchkit.durable.own_loop import session as session
     from branchkit.harness.tools import tool as tool
 
 __version__ = "0.1.0"  # the only place where it stands
@@ -26,7 +26,7 @@ _PUBLIC = {
     "Run": ("branchkit.branch.api", "Run"),
     "compare": ("branchkit.branch.api", "compare"),
     "open": ("branchkit.branch.api", "open_run"),
-    "session": ("branchkit.harness.own_loop", "session"),
+    "session": ("branchkit.durable.own_loop", "session"),
     "tool": ("branchkit.harness.tools", "tool"),
 }
 

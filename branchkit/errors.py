@@ -21,6 +21,7 @@
             ├── ToolError         a tool could not be started at all                 exit 79
             ├── BudgetSpent       a limit of the run or the fork was reached         exit 80
             ├── DependencyMissing an extra is not installed                          exit 81
+            ├── ContextDrift      today's code assembles another context             exit 82
             └── SecretFound       a file holds what should have been redacted        exit 90
 
 Exit codes are promises (``docs/formats.md``): 0 done or equal, 2 divergent, 3 damaged, 64 usage,
@@ -165,6 +166,18 @@ class DependencyMissing(BranchkitError):
     """An optional part is not installed; the hint is the command that installs it."""
 
     exit_code = 81
+
+
+class ContextDrift(BranchkitError):
+    """A resume met what the journal does not hold: going on would be a rerun, not a recovery."""
+
+    exit_code = 82
+
+    def __init__(
+        self, message: str, *, hint: str = "", report: dict[str, object] | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.report = report or {}
 
 
 class SecretFound(BranchkitError):

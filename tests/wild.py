@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from branchkit.journal import events as schema
 from branchkit.journal.events import KINDS, Payload
 
 
@@ -60,7 +59,7 @@ def _strategy(hint: Any) -> st.SearchStrategy[Any]:
 @functools.cache
 def structs(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     """Structs of ``kind`` with wild values in every field."""
-    hints = typing.get_type_hints(kind, vars(schema))
+    hints = typing.get_type_hints(kind)
     fields = {name: _strategy(hints[name]) for name in kind.__struct_fields__}
     make: Callable[..., Any] = kind
     return st.builds(make, **fields)

@@ -6,8 +6,10 @@ import random
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 TURN_SECONDS = 60
+ENTROPY = ("uuid4", "random", "urandom")
 
 
 class TurnClock:
@@ -41,6 +43,18 @@ class Entropy:
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = random.Random(seed) if seed is not None else random.SystemRandom()
+
+    def draw(self, source: str, arguments: list[Any]) -> Any:
+        """The next value of ``source``, one of ENTROPY."""
+        match source:
+            case "uuid4":
+                return self.uuid4()
+            case "random":
+                return self.random()
+            case "urandom":
+                return self.urandom(arguments[0]).hex()
+            case _:
+                raise AssertionError(source)
 
     def uuid4(self) -> str:
         return str(uuid.UUID(bytes=self.urandom(16), version=4))

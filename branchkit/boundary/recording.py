@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, NoReturn
 
 from branchkit.boundary.calls import Call, provider_ids, with_own_ids
-from branchkit.boundary.environment import Entropy, listing
+from branchkit.boundary.environment import ENTROPY, Entropy, listing
 from branchkit.boundary.model import Model, ModelRequest
-from branchkit.boundary.send import send
+from branchkit.boundary.send import ask, send
+from branchkit.boundary.settlement import Ask, Known, NotSent, Observation, Tools, Waiting, settle
+from branchkit.disk import crash_point
 from branchkit.errors import BudgetSpent, ModelError
 from branchkit.journal.blobs import INLINE_LIMIT_BYTES, Blobs
 from branchkit.journal.events import (
-    CallStatus,
     Checkpoint,
     EnvironmentRead,
+    Escalated,
     Event,
+    Message,
     ModelFailed,
     ModelReplied,
     Payload,
+    Settled,
     ToolIntent,
     ToolResult,
 )
 from branchkit.journal.file import Writer
 from branchkit.record import fold as folding
-from branchkit.record.record import Record
-
-
-class Observation(NamedTuple):
-    """What came of one tool call."""
-
-    status: CallStatus
-    text: str
-    exit_code: int | None = None
+from branchkit.record.record import Approval, Record
 
 
 class SnapshotFacts(NamedTuple):
@@ -44,9 +41,6 @@ class SnapshotFacts(NamedTuple):
     tree_hash: str
     files: int
     changed_bytes: int
-
-
-Tools = Callable[[str, Mapping[str, Any], int], Observation]  # name, arguments, turn
 
 
 class Recording:
@@ -62,17 +56,24 @@ class Recording:
         clock: Callable[[int], str],
         entropy: Entropy | None = None,
         snapshot: Callable[[], SnapshotFacts] | None = None,
+        last_snapshot: str | None = None,
         record: Record | None = None,
         max_calls: int | None = None,
+        escalate: bool = True,
     ) -> None:
-        """``clock`` gives the time of a turn; ``snapshot`` freezes the workspace."""
+        """``clock`` gives the time of a turn; ``snapshot`` freezes the workspace.
+
+        ``last_snapshot`` is what the workspace was made from. Without ``escalate`` a call that got
+        no answer is an observation: nobody waits for a branch, whose world is a test system.
+        """
         self.record = Record() if record is None else record.copy()
         self.requested_model = model.spec
         self._writer, self._blobs = writer, blobs
         self._model, self._tools = model, tools
         self._clock, self._entropy = clock, entropy or Entropy()
         self._snapshot = snapshot
-        self._last_snapshot: str | None = None
+        self._last_snapshot = last_snapshot
+        self._escalate = escalate
         self._calls_left = max_calls
         self._texts: dict[str, str] = {}
 
@@ -96,7 +97,7 @@ class Recording:
             self._calls_left -= 1
         started = time.monotonic()
         try:
-            reply = send(self.commit, lambda: self._model.reply(request))
+            reply = ask(self.commit, lambda: self._model.reply(request))
         except ModelError as error:
             return ModelFailed(
                 request_hash=request_hash, error=error.message, duration_ms=_since_ms(started)
@@ -114,32 +115,70 @@ class Recording:
         )
 
     def act(self, call: Call, intent: ToolIntent, step_id: str) -> ToolResult:
-        """Run the tool, after its intent is on stable storage."""
+        """Run the tool, after its intent is on stable storage.
+
+        An external call that got no answer is settled before anything else is sent. Raises Waiting
+        where only a person can do that.
+        """
         started = time.monotonic()
-        arguments = call.arguments or {}
-        outcome = send(self.commit, lambda: self._tools(call.name, arguments, self.record.turn))
-        return self._result(call, outcome, _since_ms(started))
+        outcome = self._sent(call, intent)
+        if intent.effect == "external" and self._escalate and not outcome.is_answer:
+            outcome = self._settled(call, intent, outcome, step_id)
+        return self.result(call, outcome, _since_ms(started))
+
+    def _sent(self, call: Call, intent: ToolIntent) -> Observation:
+        arguments, turn, key = call.arguments or {}, self.record.turn, intent.idempotency_key
+        return send(self.commit, lambda: self._tools.call(call.name, arguments, turn, key))
+
+    def _settled(
+        self, call: Call, intent: ToolIntent, outcome: Observation, step_id: str
+    ) -> Observation:
+        if outcome.status == "mismatch":
+            question = f"Was {call.name} ({call.call_id}) done? Its key stands for another request."
+            self.escalate(call.call_id, f"{question} {outcome.text}", step_id)
+        verdict = settle(call, intent, self._tools, again=lambda: self._sent(call, intent))
+        if isinstance(verdict, NotSent):
+            answer = self._sent(call, intent)
+            if answer.is_answer:
+                verdict = Known(answer, "probe", f"{verdict.detail}; sent again")
+            else:
+                verdict = Ask(f"{call.name} ({call.call_id}) was sent twice without an answer.")
+        if isinstance(verdict, Ask):
+            self.escalate(call.call_id, verdict.question, step_id)
+        assert isinstance(verdict, Known)
+        self.emit(
+            Settled(
+                call_id=call.call_id, outcome="completed", by=verdict.by, detail=verdict.detail
+            ),
+            self.record.turn,
+            step_id,
+        )
+        return verdict.observation
+
+    def escalate(self, call_id: str, question: str, step_id: str) -> NoReturn:
+        """Write down what only a person can say. Raises Waiting, always."""
+        self.emit(Escalated(call_id=call_id, question=question), self.record.turn, step_id)
+        crash_point("escalated")
+        self.commit()
+        raise Waiting(question)
+
+    def approval(self, call_id: str, step_id: str) -> Approval | None:
+        """What a person answered since the call was last held; None: nobody yet."""
+        return self.record.approvals.get(call_id)
+
+    def summary(self, make: Callable[[], list[Message]], step_id: str) -> list[Message]:
+        """The summary, made now."""
+        return make()
 
     def refuse(self, call: Call, text: str, step_id: str) -> ToolResult:
         """The result of a call that is not sent: denied, or not readable."""
-        return self._result(call, Observation("error" if call.problem else "denied", text), None)
+        return self.result(call, Observation("error" if call.problem else "denied", text), None)
 
-    def _result(self, call: Call, outcome: Observation, duration_ms: float | None) -> ToolResult:
+    def result(self, call: Call, outcome: Observation, duration_ms: float | None) -> ToolResult:
+        """The event that ``outcome`` is; its text is in the blobs if it is long."""
         text = _joined(outcome.text)
-        data = text.encode("utf-8", "surrogatepass")
-        inline = len(data) <= INLINE_LIMIT_BYTES
-        result = ToolResult(
-            call_id=call.call_id,
-            status=outcome.status,
-            sha256=hashlib.sha256(data).hexdigest(),
-            bytes=len(data),
-            text=text if inline else None,
-            blob=None if inline else self._blobs.put(data),
-            exit_code=outcome.exit_code,
-            duration_ms=duration_ms,
-        )
         self._texts[call.call_id] = text
-        return result
+        return observed(call.call_id, outcome._replace(text=text), self._blobs, duration_ms)
 
     def text_of(self, result: ToolResult) -> str:
         """The whole text of a result of this run."""
@@ -153,26 +192,29 @@ class Recording:
         match source:
             case "now":
                 value = self._clock(self.record.turn)
-            case "uuid4":
-                value = self._entropy.uuid4()
-            case "random":
-                value = self._entropy.random()
-            case "urandom":
-                value = self._entropy.urandom(arguments[0]).hex()
+            case "wall_clock":
+                value = datetime.now(UTC).isoformat()
             case "listdir":
                 value = listing(arguments[0])
             case _:
-                raise AssertionError(source)
+                value = self._entropy.draw(source, arguments)
         return EnvironmentRead(
             source=source, request_hash=request_hash, arguments=arguments, value=value
         )
+
+    def draw_along(self, source: str, arguments: list[Any]) -> None:
+        """Advance seeded entropy past a draw that the tape answers."""
+        if source in ENTROPY:
+            self._entropy.draw(source, arguments)
 
     def checkpoint(self, turn: int, step_id: str) -> Checkpoint | None:
         """Freeze the workspace; None if there is none or the turn left it clean (R35)."""
         if self._snapshot is None:
             return None
+        crash_point("checkpoint.before_snapshot")
         started = time.monotonic()
         facts = self._snapshot()
+        crash_point("checkpoint.snapshot_durable")
         if facts.id == self._last_snapshot:
             return None
         self._last_snapshot = facts.id
@@ -187,6 +229,24 @@ class Recording:
 
     def finish(self) -> None:
         """Nothing: a recording has no tape that could be left over."""
+
+
+def observed(
+    call_id: str, outcome: Observation, blobs: Blobs, duration_ms: float | None = None
+) -> ToolResult:
+    """The event that ``outcome`` is; a text over the inline limit is in ``blobs`` before it."""
+    data = _joined(outcome.text).encode("utf-8", "surrogatepass")
+    inline = len(data) <= INLINE_LIMIT_BYTES
+    return ToolResult(
+        call_id=call_id,
+        status=outcome.status,
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        text=data.decode("utf-8", "surrogatepass") if inline else None,
+        blob=None if inline else blobs.put(data),
+        exit_code=outcome.exit_code,
+        duration_ms=duration_ms,
+    )
 
 
 def _joined(text: str) -> str:

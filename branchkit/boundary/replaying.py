@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from branchkit.boundary.calls import Call
 from branchkit.boundary.model import ModelRequest
+from branchkit.boundary.settlement import Waiting
 from branchkit.boundary.tape import Tape
 from branchkit.journal.events import (
+    ApprovalRequested,
+    ApprovalResolved,
     Checkpoint,
+    Compacted,
     EnvironmentRead,
+    Escalated,
     Event,
     Forked,
+    Message,
     ModelFailed,
     ModelReplied,
     Payload,
     TaskStarted,
+    ToolAuthorized,
     ToolIntent,
     ToolResult,
 )
 from branchkit.record.context import Contexts
-from branchkit.record.record import Record
+from branchkit.record.effective import effective
+from branchkit.record.record import Approval, Record
 
 
 class Replaying:
@@ -30,6 +39,12 @@ class Replaying:
     def __init__(self, events: Sequence[Event], contexts: Contexts) -> None:
         self._tape = Tape(events)
         self._contexts = contexts
+        self._answers = approvals_by_call(events)
+        self._questions = {
+            event.payload.call_id: event.payload.question
+            for event in events
+            if isinstance(event.payload, Escalated)
+        }
         first = events[0].payload
         components = first.components if isinstance(first, TaskStarted | Forked) else {}
         self.requested_model = components["model"].spec if "model" in components else ""
@@ -46,6 +61,11 @@ class Replaying:
     def consumed(self) -> int:
         """How many events have been matched, each exactly once."""
         return self._tape.consumed
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every event has been matched."""
+        return self._tape.exhausted
 
     def emit(self, payload: Payload, turn: int, step_id: str) -> Event:
         """The recorded event that equals ``payload``. Raises Diverged."""
@@ -64,7 +84,12 @@ class Replaying:
         return self._tape.answer(ModelReplied, step_id, request_hash)
 
     def act(self, call: Call, intent: ToolIntent, step_id: str) -> ToolResult:
-        """The recorded result of this very call; its arguments were compared with the intent."""
+        """The recorded result of this very call; its arguments were compared with the intent.
+
+        Raises Waiting where the run was left in doubt about it.
+        """
+        if call.call_id in self._questions and self._tape.next_of(ToolResult, step_id) is None:
+            raise Waiting(self._questions[call.call_id])
         return self._tape.answer(ToolResult, step_id, intent.request_hash)
 
     def refuse(self, call: Call, text: str, step_id: str) -> ToolResult:
@@ -85,6 +110,36 @@ class Replaying:
         """The recorded checkpoint at this place, if one was taken."""
         return self._tape.next_of(Checkpoint, step_id)
 
+    def approval(self, call_id: str, step_id: str) -> Approval | None:
+        """What a person answered to the call when it was held, if the run then went on."""
+        if self._tape.next_of(ToolAuthorized, step_id) is None:
+            return None
+        return self._answers[call_id].popleft()
+
+    def summary(self, make: Callable[[], list[Message]], step_id: str) -> list[Message]:
+        """The summary as it was obtained; ``make`` is not asked (R10)."""
+        return self._tape.answer(Compacted, step_id, "").messages
+
     def finish(self) -> None:
         """Raise Diverged if an event was never consumed."""
         self._tape.finish()
+
+
+def approvals_by_call(events: Sequence[Event]) -> dict[str, deque[Approval]]:
+    """The answers that the run built on, in order: the last one to each time that it held."""
+    built_on = {event.seq for event in effective(events)}
+    found: dict[str, deque[Approval]] = defaultdict(deque)
+    fresh: set[str] = set()
+    for event in events:
+        match event.payload:
+            case ApprovalRequested(call_id=call_id) if event.seq in built_on:
+                fresh.add(call_id)
+            case ApprovalResolved() as answer:
+                given = Approval(answer.decision, answer.by, answer.reason, answer.expires_at)
+                if answer.call_id not in fresh and found[answer.call_id]:
+                    found[answer.call_id].pop()
+                found[answer.call_id].append(given)
+                fresh.discard(answer.call_id)
+            case _:
+                continue
+    return found

@@ -1,4 +1,4 @@
-"""The only dispatcher: nothing leaves the host but through ``send`` (R20, C07, D01)."""
+"""The only dispatcher: nothing leaves the host but through here (R20, C07, D01)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from typing import TypeVar
 from branchkit.disk import crash_point
 
 T = TypeVar("T")
+
+
+def ask(commit: Callable[[], None], question: Callable[[], T]) -> T:
+    """The answer to ``question`` of a model, whose context is durable first.
+
+    It changes nothing in the world, so it is asked again after a crash (D05).
+    """
+    commit()
+    crash_point("context_durable")
+    answer = question()
+    crash_point("model_answered")
+    return answer
 
 
 def send(commit: Callable[[], None], effect: Callable[[], T]) -> T:

@@ -14,11 +14,15 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 from branchkit.boundary.calls import Call, native_calls
+from branchkit.boundary.contract import Contract
 from branchkit.boundary.model import ModelRequest, seed_for_turn
+from branchkit.boundary.settlement import Waiting as Waiting
+from branchkit.disk import crash_point
 from branchkit.errors import ModelError
 from branchkit.journal.events import (
     ApprovalRequested,
     Checkpoint,
+    Compacted,
     ContextBuilt,
     Delivered,
     EndStatus,
@@ -38,8 +42,15 @@ from branchkit.journal.events import (
     reply_step,
 )
 from branchkit.journal.format import value_hash
-from branchkit.record.context import ContextHash, Seen, difference, seen, tool_message
-from branchkit.record.record import REDUCER_VERSION, Record
+from branchkit.record.context import (
+    ContextHash,
+    Seen,
+    difference,
+    plain_tools,
+    seen,
+    tool_message,
+)
+from branchkit.record.record import REDUCER_VERSION, Approval, Record
 
 
 class Decision(NamedTuple):
@@ -79,10 +90,6 @@ class _Hashed(NamedTuple):
     item: Seen
 
 
-class Waiting(BaseException):
-    """The policy held a call: the run waits for a person. Not an error, so not an Exception."""
-
-
 class Mode(Protocol):
     """Where answers come from and where events go."""
 
@@ -101,6 +108,8 @@ class Mode(Protocol):
         self, source: str, arguments: list[Any], request_hash: str, step_id: str
     ) -> EnvironmentRead: ...
     def checkpoint(self, turn: int, step_id: str) -> Checkpoint | None: ...
+    def approval(self, call_id: str, step_id: str) -> Approval | None: ...
+    def summary(self, make: Callable[[], list[Message]], step_id: str) -> list[Message]: ...
     def finish(self) -> None: ...
 
 
@@ -123,6 +132,13 @@ def whole(_text: str) -> Delivery:
     return Delivery()
 
 
+def contracts_of(tools: Sequence[dict[str, Any]]) -> dict[str, Contract]:
+    """How calls are settled, by the name of the tool, where it declares anything."""
+    return {
+        tool["function"]["name"]: Contract(**tool["settle"]) for tool in tools if "settle" in tool
+    }
+
+
 class Session:
     """One run of a harness. Calls are sequential: one session belongs to one thread."""
 
@@ -134,11 +150,12 @@ class Session:
         seed: int = 0,
         base: Base | None = None,
     ) -> None:
-        """``tools`` are schemas in OpenAI shape with branchkit's ``effect`` beside each."""
+        """``tools`` are schemas in OpenAI shape with branchkit's declarations beside each."""
         self._mode = mode
         self._seed = seed
         self._effects = {tool["function"]["name"]: tool.get("effect", "external") for tool in tools}
-        self._tools = [{k: v for k, v in tool.items() if k != "effect"} for tool in tools]
+        self._contracts = contracts_of(tools)
+        self._tools = plain_tools(tools)
         self._hash = ContextHash(self._tools)
         self._base = base or Base([], None, in_parent=False)
         self._known = {item.message_hash: item for item in self._base.later}
@@ -244,30 +261,68 @@ class Session:
         )
         if call.problem is not None:
             return self._deliver(call, self._mode.refuse(call, call.problem, step), deliver)
-        decision = decide(call)
-        emit(ToolAuthorized(call_id=call.call_id, **decision._asdict()), turn, step)
-        if decision.decision == "hold":
-            emit(ApprovalRequested(call_id=call.call_id, reason=decision.reason), turn, step)
-            self._mode.commit()
-            raise Waiting(f"{call.name} ({call.call_id}) waits for approval: {decision.reason}")
+        crash_point("call.proposed")
+        decision = self._decided(call, decide)
+        crash_point("call.authorized")
         if decision.decision == "deny":
             text = f"The call was denied: {decision.reason}"
             return self._deliver(call, self._mode.refuse(call, text, step), deliver)
-        request_hash = value_hash([call.name, call.arguments])
-        intent = ToolIntent(
+        intent = self._intent(call)
+        if intent.effect == "external":
+            self._take_checkpoint(step)  # what comes cannot be rolled back with the files (R33)
+        emit(intent, turn, step)
+        crash_point("call.intended")
+        return self._deliver(call, self._mode.act(call, intent, step), deliver)
+
+    def _decided(self, call: Call, decide: Callable[[Call], Decision]) -> Decision:
+        """The policy's decision, after a person's answer where it held the call.
+
+        Raises Waiting when nobody has answered yet. The policy is asked again after an answer: what
+        it denies today stays denied, and an answer that has expired is none (N12, G11).
+        """
+        step, turn = call.call_id, self.turn
+        decision = decide(call)
+        self._mode.emit(ToolAuthorized(call_id=step, **decision._asdict()), turn, step)
+        while decision.decision == "hold":
+            self._take_checkpoint(step)
+            self._mode.emit(ApprovalRequested(call_id=step, reason=decision.reason), turn, step)
+            answer = self._mode.approval(step, step)
+            if answer is None:
+                self._mode.commit()
+                crash_point("approval.requested")
+                raise Waiting(f"{call.name} ({step}) waits for approval: {decision.reason}")
+            decision = self._after_answer(decide(call), answer)
+            self._mode.emit(ToolAuthorized(call_id=step, **decision._asdict()), turn, step)
+        return decision
+
+    def _after_answer(self, today: Decision, answer: Approval) -> Decision:
+        if today.decision == "deny":
+            return today
+        said = f"{answer.by}: {answer.reason}" if answer.reason else f"by {answer.by}"
+        if answer.decision == "deny":
+            return Decision("deny", "a person", said)
+        if answer.expires_at is not None:
+            now = datetime.fromisoformat(self._read("wall_clock"))
+            if now >= datetime.fromisoformat(answer.expires_at):
+                return Decision("hold", today.policy, f"the approval ended at {answer.expires_at}")
+        return Decision("allow", "a person", said)
+
+    def _intent(self, call: Call) -> ToolIntent:
+        keyed = self._contracts.get(call.name, Contract()).key
+        return ToolIntent(
             call_id=call.call_id,
             name=call.name,
-            request_hash=request_hash,
+            request_hash=value_hash([call.name, call.arguments]),
             effect=self._effects.get(call.name, "external"),
             idempotency_key=value_hash([self.record.run_id, call.call_id])[7:39],
+            contract="keyed" if keyed else "plain",
         )
-        emit(intent, turn, step)
-        return self._deliver(call, self._mode.act(call, intent, step), deliver)
 
     def _deliver(
         self, call: Call, result: ToolResult, deliver: Callable[[str], Delivery]
     ) -> Message:
         self._mode.emit(result, self.turn, call.call_id)
+        crash_point("call.observed")
         text = self._mode.text_of(result)
         shown = deliver(text)
         event = self._mode.emit(
@@ -275,11 +330,24 @@ class Session:
             self.turn,
             call.call_id,
         )
+        crash_point("call.delivered")
         self._mode.commit()
         delivered = text if shown.text is None else shown.text
         message = tool_message(call.call_id, delivered, call.role)
         self._remember(message, event)
         return message
+
+    def compact(self, make: Callable[[], list[Message]], *, reason: str) -> list[Message]:
+        """The messages that replace the history; ``make`` is asked once and never again (R10, C05).
+
+        A checkpoint comes first (R33). What is replaced stays in the journal.
+        """
+        step = reply_step(self.turn)
+        self._take_checkpoint()
+        messages = self._mode.summary(make, step)
+        self._mode.emit(Compacted(messages=messages, reason=reason), self.turn, step)
+        self._mode.commit()
+        return messages
 
     def now(self) -> datetime:
         """The current time, with its zone."""
@@ -309,8 +377,12 @@ class Session:
         return read.value
 
     def finish(self, status: EndStatus, reason: str = "") -> None:
-        """End the run: close the turn, write TaskFinished; in replay, check for unused events."""
-        self._end_turn()
+        """End the run: close the turn, write TaskFinished; in replay, check for unused events.
+
+        A run that waits has not ended its turn: it is to go on in the middle of it.
+        """
+        if status != "waiting":
+            self._end_turn()
         self._mode.emit(
             TaskFinished(status=status, reason=reason), self.turn, reply_step(self.turn)
         )
@@ -334,11 +406,12 @@ class Session:
             reply_step(turn),
         )
 
-    def _take_checkpoint(self) -> None:
-        step = reply_step(self.turn)
+    def _take_checkpoint(self, step: str | None = None) -> None:
+        step = step or reply_step(self.turn)
         checkpoint = self._mode.checkpoint(self.turn, step)
         if checkpoint is not None:
             self._mode.emit(checkpoint, self.turn, step)
+            crash_point("checkpoint.written")
 
     def _seen(self, messages: Sequence[Message]) -> list[Seen]:
         """The messages with their hashes and events; what was in the last context is not rehashed.

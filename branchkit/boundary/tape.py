@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from branchkit.errors import Diverged
 from branchkit.journal.events import Event, Payload, logical_hash, payload_json
 from branchkit.record import fold as folding
+from branchkit.record.effective import effective
 from branchkit.record.record import Record
 
 P = TypeVar("P", bound=Payload)
@@ -27,14 +28,25 @@ class Tape:
     """The events of a run that are still to be consumed, by (kind, step)."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        """``events`` is one whole run, or its good prefix; not empty."""
+        """``events`` is one whole run, or its good prefix; not empty.
+
+        What the harness did not make, or what a resumed run set aside, is passed by in its place:
+        it counts as consumed and is folded.
+        """
         self.events = events
         self.record = Record()
         self.consumed = 0
-        self._cut_off = events[-1].kind != "TaskFinished"
+        made = effective(events)
+        self._cut_off = not made or made[-1].kind != "TaskFinished"
+        self._passed = {event.seq for event in events} - {event.seq for event in made}
         self._waiting: dict[tuple[str, str], deque[Event]] = defaultdict(deque)
-        for event in events:
+        for event in made:
             self._waiting[event.kind, event.step_id].append(event)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every event was consumed."""
+        return self.consumed == len(self.events)
 
     def answer(self, kind: type[P], step_id: str, request_hash: str) -> P:
         """The recorded answer to a request; it is consumed when the session emits it.
@@ -70,9 +82,14 @@ class Tape:
         if logical_hash(actual) != logical_hash(expected):
             self._diverge(expected, step_id, {"kind": kind, "payload": payload_json(payload)})
         waiting.popleft()
-        self.consumed += 1
-        folding.apply(self.record, expected)
+        self._fold(expected)
+        while not self.exhausted and (after := self.events[self.consumed]).seq in self._passed:
+            self._fold(after)
         return expected
+
+    def _fold(self, event: Event) -> None:
+        self.consumed += 1
+        folding.apply(self.record, event)
 
     def finish(self) -> None:
         """Raise Diverged if an event of the journal was never consumed."""
@@ -86,7 +103,7 @@ class Tape:
         return min(left, key=lambda event: event.seq, default=None)
 
     def _diverge(self, expected: Event | None, step_id: str, actual: dict[str, Any]) -> NoReturn:
-        if self._cut_off and self.consumed == len(self.events):
+        if self._cut_off and self.exhausted:
             raise TapeEnded
         # Where nothing of this kind is recorded at this step, what is due next tells more.
         due = expected or self._next()

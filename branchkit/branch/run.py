@@ -135,6 +135,7 @@ def _live(job: Job, journal: Path, recorded: Recorded, point: ForkPoint, branch:
         job.isolated,
         job.limits.max_calls,
         job.model_url,
+        escalate=False,
     )
     live_turns = job.limits.max_turns or recorded.turns - job.turn + 10
     max_turns = job.turn + live_turns

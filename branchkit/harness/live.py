@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from branchkit import __version__
+from branchkit.boundary.contract import ProbeAnswer
 from branchkit.boundary.environment import Entropy, TurnClock, git_environment
 from branchkit.boundary.model import Model
-from branchkit.boundary.recording import Observation, Recording, SnapshotFacts
-from branchkit.boundary.session import Base, Session
+from branchkit.boundary.recording import Recording, SnapshotFacts
+from branchkit.boundary.session import Base, Mode, Session
+from branchkit.boundary.settlement import Observation, Tools
 from branchkit.errors import UsageError
 from branchkit.harness.models import open_model
 from branchkit.harness.sandbox import CheckOutcome, Sandbox
@@ -55,6 +57,8 @@ class Setting(NamedTuple):
     isolated: bool = True
     max_calls: int | None = None
     model_url: str | None = None  # an already running server for a local model
+    escalate: bool = True  # ask a person about calls that got no answer
+    snapshot: str | None = None  # what the workspace was made from
 
 
 @contextmanager
@@ -64,10 +68,14 @@ def go_live(
     record: Record | None = None,
     base: Base | None = None,
     wrap: Callable[[Model], Model] = lambda model: model,
+    writer: Writer | None = None,
+    behind: Callable[[Recording, Tools], Mode] = lambda recording, _tools: recording,
 ) -> Iterator[Live]:
     """Open everything a live run needs; on leaving, close it whatever happened.
 
-    ``wrap`` may put something in front of the model (a dictated reply).
+    ``wrap`` may put something in front of the model (a dictated reply), ``behind`` something in
+    front of the recording (a tape, when a run is resumed). A ``writer`` that is given is the
+    caller's to close.
 
     Raises SandboxMissing, ToolError, UsageError, DependencyMissing, JournalLocked.
     """
@@ -76,37 +84,50 @@ def go_live(
         model = wrap(open_model_of(setting))
         stack.callback(model.close)
         sandbox = stack.enter_context(open_sandbox(setting))
-        tools = [schema.openai() | {"effect": schema.effect} for schema in sandbox.schemas]
-        writer = Writer(setting.journal, run_id=setting.run_id, now=_wall_clock)
-        stack.callback(writer.close)
-
-        def act(name: str, arguments: Mapping[str, Any], turn: int) -> Observation:
-            return Observation(
-                *sandbox.call(name, dict(arguments), env=git_environment(clock, turn))
-            )
+        if writer is None:
+            writer = Writer(setting.journal, run_id=setting.run_id, now=wall_clock)
+            stack.callback(writer.close)
 
         def snapshot() -> SnapshotFacts:
             frozen = setting.branch.freeze()
             return SnapshotFacts(frozen.id, frozen.tree_hash, frozen.files, frozen.changed_bytes)
 
+        tools = _tools(sandbox, clock)
         recording = Recording(
             writer,
             setting.blobs,
             model=model,
-            tools=act,
+            tools=tools,
             clock=lambda turn: clock.at(turn).isoformat(),
             entropy=Entropy(setting.seed),
             snapshot=snapshot,
+            last_snapshot=setting.snapshot,
             record=record,
             max_calls=setting.max_calls,
+            escalate=setting.escalate,
         )
-        session = Session(recording, tools=tools, seed=setting.seed, base=base)
+        declared = [schema.declared() for schema in sandbox.schemas]
+        session = Session(behind(recording, tools), tools=declared, seed=setting.seed, base=base)
 
         def check(command: str) -> CheckOutcome:
             environment = git_environment(clock, session.turn)
             return sandbox.check(command, env=environment, timeout_s=CHECK_TIMEOUT_S)
 
-        yield Live(session, tools, model, check, snapshot)
+        yield Live(session, declared, model, check, snapshot)
+
+
+def _tools(sandbox: Sandbox, clock: TurnClock) -> Tools:
+    """The tools of ``sandbox`` as the boundary reaches them."""
+
+    def act(name: str, arguments: Mapping[str, Any], turn: int, key: str) -> Observation:
+        environment = git_environment(clock, turn)
+        return Observation(*sandbox.call(name, dict(arguments), key=key, env=environment))
+
+    def probe(name: str, arguments: Mapping[str, Any], key: str) -> ProbeAnswer:
+        return sandbox.probe(name, dict(arguments), key)
+
+    contracts = {schema.name: schema.contract for schema in sandbox.schemas}
+    return Tools(act, probe, contracts)
 
 
 def open_model_of(setting: Setting) -> Model:
@@ -155,5 +176,6 @@ def versions(model: Model) -> dict[str, str]:
     }
 
 
-def _wall_clock() -> str:
+def wall_clock() -> str:
+    """Now, as the envelope of an event says it."""
     return datetime.now(UTC).isoformat(timespec="microseconds")

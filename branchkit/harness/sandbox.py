@@ -37,7 +37,7 @@ from branchkit.harness.bubblewrap import (
 from branchkit.harness.bubblewrap import Probe as Probe
 from branchkit.harness.bubblewrap import probe as probe
 from branchkit.harness.standard_tools import WORKSPACE
-from branchkit.harness.tools import JSON, STANDARD, ToolOutcome, ToolSchema
+from branchkit.harness.tools import JSON, STANDARD, ProbeAnswer, ToolOutcome, ToolSchema
 from branchkit.process import Child, spawn
 
 START_TIMEOUT_S = 30.0
@@ -89,16 +89,34 @@ class Sandbox:
         name: str,
         arguments: Mapping[str, JSON],
         *,
+        key: str = "",
         env: Mapping[str, str] = {},
         timeout_s: float = 60.0,
     ) -> ToolOutcome:
         """What the tool answered. An invalid call is an ``error``, a dead server ``aborted``.
 
         After ``aborted`` the workspace may hold a part of what the call did; the next call starts
-        a new server. ``env`` is added to the fixed environment for this call.
+        a new server. ``env`` is added to the fixed environment for this call; ``key`` is for
+        tools that take one.
         """
-        request = {"call": name, "arguments": dict(arguments), "env": dict(env)}
+        request = {"call": name, "arguments": dict(arguments), "key": key, "env": dict(env)}
         return self._request({**request, "timeout_s": timeout_s}, timeout_s)
+
+    def probe(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON],
+        key: str,
+        *,
+        env: Mapping[str, str] = {},
+        timeout_s: float = 60.0,
+    ) -> ProbeAnswer:
+        """What the tool's probe sees of a call in doubt; ``unknown`` whenever it cannot tell."""
+        request = {"probe": name, "arguments": dict(arguments), "key": key, "env": dict(env)}
+        outcome = self._request({**request, "timeout_s": timeout_s}, timeout_s)
+        if outcome.status != "completed":
+            return ProbeAnswer("unknown", outcome.text)
+        return msgspec.json.decode(outcome.text, type=ProbeAnswer)
 
     def check(
         self, command: str, *, env: Mapping[str, str] = {}, timeout_s: float = 60.0

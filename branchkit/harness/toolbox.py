@@ -4,8 +4,10 @@
 
     {"tools_source": str|null, "standard": [names], "workspace": path, "sandboxed": bool}
         → {"schemas": [...]} or {"refused": text}, and then it ends
-    {"call": name, "arguments": {...}, "timeout_s": s, "env": {...}}
-        → {"status": "completed|error|timeout", "text": ..., "exit_code": int|null}
+    {"call": name, "arguments": {...}, "key": text, "timeout_s": s, "env": {...}}
+        → {"status": "completed|error|timeout|…", "text": ..., "exit_code": int|null}
+    {"probe": name, "arguments": {...}, "key": text, "timeout_s": s, "env": {...}}
+        → the same; the text of a completed one is a ProbeAnswer as JSON
     {"check": command, "timeout_s": s, "env": {...}}
         → the same; the command's bare output, exit_code null after a time-out
 
@@ -31,6 +33,7 @@ from branchkit.harness.tools import Tool, ToolOutcome, ToolRefused, load_tools, 
 from branchkit.supervise import become_subreaper, die_with_parent, kill_descendants
 
 REPORT_GRACE_S = 2.0  # for a command's own time-out to tell what it printed so far
+_DIED = "[the tool's process died"
 CPU_SHARE = 8  # a call may use this many cores for all of its time
 
 
@@ -63,16 +66,27 @@ def _answer(request: dict[str, Any], tools: Mapping[str, Tool]) -> ToolOutcome:
     if "check" in request:
         command = request["check"]
         return _isolated(request, lambda: _check(command, timeout_s), timeout_s + REPORT_GRACE_S)
-    wanted = tools.get(request["call"])
+    name = request.get("call") or request["probe"]
+    wanted = tools.get(name)
     if wanted is None:
         known = ", ".join(tools) or "none"
-        return ToolOutcome("error", f"there is no tool {request['call']!r}; there are: {known}")
-    arguments = request["arguments"]
+        return ToolOutcome("error", f"there is no tool {name!r}; there are: {known}")
+    arguments, key = request["arguments"], request["key"]
+    if "probe" in request:
+        return _isolated(request, lambda: _probed(wanted, arguments, key), timeout_s)
     if wanted.function is bash:
         # Its own limit comes first, since only it can tell what was printed until then.
         arguments = {**arguments, "timeout_s": _smaller(arguments.get("timeout_s"), timeout_s)}
         return _isolated(request, lambda: wanted.run(arguments), timeout_s + REPORT_GRACE_S)
-    return _isolated(request, lambda: wanted.run(arguments), timeout_s)
+    outcome = _isolated(request, lambda: wanted.run(arguments, key), timeout_s)
+    if outcome.text.startswith(_DIED) and wanted.schema.effect == "external":
+        return outcome._replace(status="aborted")  # what it had done by then, nobody here knows
+    return outcome
+
+
+def _probed(wanted: Tool, arguments: dict[str, Any], key: str) -> ToolOutcome:
+    answer = wanted.ask(arguments, key)
+    return ToolOutcome("completed", json.dumps([answer.state, answer.result]))
 
 
 def _smaller(asked: object, limit_s: float) -> object:
@@ -109,7 +123,7 @@ def _isolated(
     if data is None:
         return ToolOutcome("timeout", f"[timed out after {float(request['timeout_s']):g} s]")
     if not data.endswith(b"\n"):
-        return ToolOutcome("error", f"[the tool's process died: {_how(status)}]")
+        return ToolOutcome("error", f"{_DIED}: {_how(status)}]")
     return ToolOutcome(**json.loads(data))
 
 

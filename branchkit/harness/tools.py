@@ -13,6 +13,20 @@ remember it keeps in the workspace, because only that is rewound and forked. Pri
 
 Effects: ``pure`` changes nothing, ``workspace`` changes files there, ``external`` may reach
 anything else. ``bash`` is ``workspace`` inside a sandbox, which has no network, else ``external``.
+
+An external call may be cut off before its answer comes. What the tool says of itself decides how
+that is settled (docs/durability.md):
+
+    def find(arguments: dict[str, Any], key: str) -> ProbeAnswer:
+        row = shop.order(reference=key)
+        return ProbeAnswer("completed", row.receipt) if row else ProbeAnswer("not_done")
+
+    @tool(effect="external", key=True, key_ttl_s=86400, probe=find)
+    def order(article: str, key: Key) -> str: ...
+
+``key``: the server does a request once for each key. The parameter of type ``Key`` is given by
+branchkit and is no part of the schema; it is the same when the call is sent again after a crash. A
+tool without ``key=True`` may take a ``Key`` too, to leave a mark that its probe can look for.
 """
 
 from __future__ import annotations
@@ -30,11 +44,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from branchkit.boundary.contract import Contract, KeyMismatch, Probe, is_no_answer
+from branchkit.boundary.contract import Key as Key
+from branchkit.boundary.contract import NoAnswer as NoAnswer
+from branchkit.boundary.contract import ProbeAnswer as ProbeAnswer
 from branchkit.errors import UsageError
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 Effect = Literal["pure", "workspace", "external"]
-Status = Literal["completed", "error", "timeout", "aborted"]
+Status = Literal["completed", "error", "timeout", "aborted", "unanswered", "mismatch"]
 
 STANDARD = ("bash", "read_file", "write_file", "edit_file", "list_dir", "grep")
 
@@ -61,6 +79,19 @@ class ToolSchema(msgspec.Struct, frozen=True):
     description: str
     parameters: dict[str, Any]
     effect: Effect
+    key: bool = False  # the server does a request once for each key
+    key_ttl_s: float | None = None  # how long it remembers a key; None: for ever
+    probe: bool = False
+
+    def declared(self) -> dict[str, Any]:
+        """The OpenAI form with what branchkit declares beside it: effect and how to settle."""
+        beside = {"settle": self.contract._asdict()} if any(self.contract) else {}
+        return self.openai() | {"effect": self.effect} | beside
+
+    @property
+    def contract(self) -> Contract:
+        """How a call of it is settled."""
+        return Contract(self.key, self.key_ttl_s, self.probe)
 
     def openai(self) -> dict[str, Any]:
         """The form that chat completion APIs take."""
@@ -79,6 +110,8 @@ class Tool:
     schema: ToolSchema
     function: Callable[..., object]
     arguments: type[msgspec.Struct]
+    key_parameter: str | None = None
+    probe: Probe | None = None
 
     @property
     def name(self) -> str:
@@ -89,31 +122,66 @@ class Tool:
         """The function itself, so that one tool can use another."""
         return self.function(*args, **kwargs)
 
-    def run(self, arguments: Mapping[str, JSON]) -> ToolOutcome:
-        """Validate and call; whatever goes wrong is an outcome with status ``error``."""
+    def run(self, arguments: Mapping[str, JSON], key: str = "") -> ToolOutcome:
+        """Validate and call; whatever goes wrong is an outcome with status ``error``.
+
+        Of an external tool, an exception that means "no answer came" is ``unanswered``: the request
+        may have arrived.
+        """
         try:
             known = msgspec.convert(clean_value(dict(arguments)), self.arguments)
         except msgspec.ValidationError as error:
             return ToolOutcome("error", f"invalid arguments for {self.name}: {_said(error)}")
         values = {name: getattr(known, name) for name in self.arguments.__struct_fields__}
+        if self.key_parameter is not None:
+            values[self.key_parameter] = Key(key)
         try:
             return as_outcome(self.function(**values))
         except ToolRefused as error:
             return ToolOutcome("error", clean(str(error)))
+        except KeyMismatch as error:
+            return ToolOutcome("mismatch", clean(str(error)))
         except Exception as error:  # noqa: BLE001  a tool's failure is an observation
+            unknown = self.schema.effect == "external" and is_no_answer(error)
             # No traceback: line numbers and paths of ours are noise to a model.
-            return ToolOutcome("error", clean(f"{type(error).__name__}: {error}"))
+            text = clean(f"{type(error).__name__}: {error}")
+            return ToolOutcome("unanswered" if unknown else "error", text)
+
+    def ask(self, arguments: Mapping[str, JSON], key: str) -> ProbeAnswer:
+        """What the tool's probe sees of a call; ``unknown`` if there is none, or it fails."""
+        if self.probe is None:
+            return ProbeAnswer("unknown", f"{self.name} has no probe")
+        try:
+            answer = ProbeAnswer(*self.probe(dict(arguments), key))
+        except Exception as error:  # noqa: BLE001  a probe that fails has seen nothing
+            return ProbeAnswer("unknown", clean(f"{type(error).__name__}: {error}"))
+        return ProbeAnswer(answer.state, as_outcome(answer.result).text)
 
 
-def tool(*, effect: Effect) -> Callable[[Callable[..., object]], Tool]:
-    """A decorator that turns a fully annotated function into a Tool."""
+def tool(
+    *,
+    effect: Effect,
+    key: bool = False,
+    key_ttl_s: float | None = None,
+    probe: Probe | None = None,
+) -> Callable[[Callable[..., object]], Tool]:
+    """A decorator that turns a fully annotated function into a Tool.
+
+    ``key``, ``key_ttl_s`` and ``probe`` say how an external call in doubt is settled.
+    """
     if effect not in typing.get_args(Effect):
         raise UsageError(
             f"effect {effect!r} is unknown", hint=f"one of {', '.join(typing.get_args(Effect))}"
         )
+    if effect != "external" and (key or probe):
+        raise UsageError(
+            f"a tool whose effect is {effect} has no key and no probe",
+            hint="they settle external calls; files are restored from the last checkpoint",
+        )
 
     def decorate(function: Callable[..., object]) -> Tool:
-        return _describe(function, effect)
+        contract = Contract(key, key_ttl_s, probe is not None)
+        return _describe(function, effect, contract, probe)
 
     return decorate
 
@@ -184,9 +252,19 @@ def as_outcome(value: object) -> ToolOutcome:
     return ToolOutcome("completed", clean(value))
 
 
-def _describe(function: Callable[..., object], effect: Effect) -> Tool:
+def _describe(
+    function: Callable[..., object], effect: Effect, contract: Contract, probe: Probe | None
+) -> Tool:
     name = function.__name__
     fields = _fields(function)
+    keys = [each for each, rest in fields.items() if rest[0] is Key]
+    if len(keys) > 1 or (contract.key and not keys):
+        raise UsageError(
+            f"tool {name} takes {len(keys)} parameters of type Key",
+            hint="with key=True it needs one: def pay(amount: int, key: Key) -> str",
+        )
+    for each in keys:
+        del fields[each]
     description, said = _split_docstring(inspect.getdoc(function) or "", set(fields))
     arguments = msgspec.defstruct(
         name,
@@ -195,7 +273,8 @@ def _describe(function: Callable[..., object], effect: Effect) -> Tool:
         forbid_unknown_fields=True,
     )
     parameters = _parameters(arguments, said)
-    return Tool(ToolSchema(name, description, parameters, effect), function, arguments)
+    schema = ToolSchema(name, description, parameters, effect, *contract)
+    return Tool(schema, function, arguments, keys[0] if keys else None, probe)
 
 
 def _fields(function: Callable[..., object]) -> dict[str, tuple[Any, ...]]:

@@ -65,6 +65,15 @@ def tool_message(call_id: str, text: str, role: str = "tool") -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
+# What branchkit declares of a tool beside its schema; no model is sent it.
+_DECLARED = ("effect", "settle")
+
+
+def plain_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool schemas as the model is sent them, without what branchkit declares beside."""
+    return [{key: value for key, value in tool.items() if key not in _DECLARED} for tool in tools]
+
+
 class ContextHash:
     """The context hash of a growing list of messages: only what is new is hashed."""
 

@@ -10,13 +10,18 @@ from typing import Any
 
 from branchkit.journal.events import (
     ApprovalRequested,
+    ApprovalResolved,
+    Cancelled,
     Checkpoint,
     ContextBuilt,
+    Escalated,
     Event,
     Forked,
     ModelFailed,
     ModelReplied,
     Payload,
+    Resumed,
+    Settled,
     StateTransition,
     TaskFinished,
     TaskStarted,
@@ -27,11 +32,15 @@ from branchkit.journal.events import (
     logical_hash,
 )
 from branchkit.journal.format import accumulate
-from branchkit.record.record import CallState, Record, Snapshot
+from branchkit.record.record import Approval, CallState, Record, Snapshot
+
+# What a person or a recovery adds to a run. The harness makes none of these, so a replay of the
+# harness passes them by.
+ANNOTATIONS = (ApprovalResolved, Escalated, Settled, Resumed, Cancelled)
 
 # These say what the journal knows about itself, not what the run did; a run that took a checkpoint
-# more often has behaved no differently.
-_DERIVED = (StateTransition, Checkpoint)
+# more often, or was resumed, has behaved no differently.
+_DERIVED = (StateTransition, Checkpoint, *ANNOTATIONS)
 
 
 def fold(record: Record | None, events: Iterable[Event]) -> Record:
@@ -91,7 +100,11 @@ def _failed(record: Record, _event: Event, _payload: ModelFailed) -> None:
 
 def _proposed(record: Record, event: Event, payload: ToolProposed) -> None:
     record.calls[payload.call_id] = CallState(
-        payload.call_id, payload.name, event.turn, proposed=event.seq
+        payload.call_id,
+        payload.name,
+        event.turn,
+        proposed=event.seq,
+        readable=payload.problem is None,
     )
 
 
@@ -103,10 +116,30 @@ def _authorized(record: Record, event: Event, payload: ToolAuthorized) -> None:
 
 def _held(record: Record, _event: Event, payload: ApprovalRequested) -> None:
     record.pending_approvals.append(payload.call_id)
+    record.approvals.pop(payload.call_id, None)  # an earlier answer was not good enough
+
+
+def _answered(record: Record, _event: Event, payload: ApprovalResolved) -> None:
+    record.approvals[payload.call_id] = Approval(
+        payload.decision, payload.by, payload.reason, payload.expires_at
+    )
+    _no_longer_held(record, payload.call_id)
 
 
 def _intended(record: Record, event: Event, payload: ToolIntent) -> None:
-    _update(record, payload.call_id, intent=event.seq)
+    _update(
+        record,
+        payload.call_id,
+        intent=event.seq,
+        effect=payload.effect,
+        contract=payload.contract,
+        key=payload.idempotency_key,
+        # It leaves the host once more: what was known of an earlier attempt says nothing now.
+        result=None,
+        status=None,
+        settled=None,
+        settled_by="",
+    )
 
 
 def _observed(record: Record, event: Event, payload: ToolResult) -> None:
@@ -115,8 +148,35 @@ def _observed(record: Record, event: Event, payload: ToolResult) -> None:
     _no_longer_held(record, payload.call_id)
 
 
+def _escalated(record: Record, _event: Event, payload: Escalated) -> None:
+    record.questions[payload.call_id] = payload.question
+
+
+def _settled(record: Record, _event: Event, payload: Settled) -> None:
+    _update(record, payload.call_id, settled=payload.outcome, settled_by=payload.by)
+    record.questions.pop(payload.call_id, None)
+
+
+def _resumed(record: Record, _event: Event, payload: Resumed) -> None:
+    """Set aside what came after ``continues_after``: those calls are proposed anew, or sent."""
+    last = payload.continues_after
+    record.status, record.logical = "running", payload.record_hash
+    for call_id, call in list(record.calls.items()):
+        if call.proposed > last:
+            del record.calls[call_id]
+            _no_longer_held(record, call_id)
+        elif max(call.authorized or 0, call.intent or 0, call.result or 0) > last:
+            record.calls[call_id] = CallState(
+                call.call_id, call.name, call.turn, call.proposed, readable=call.readable
+            )
+
+
+def _cancelled(record: Record, _event: Event, _payload: Cancelled) -> None:
+    record.status = "cancelled"
+
+
 def _no_longer_held(record: Record, call_id: str) -> None:
-    if call_id in record.pending_approvals:
+    while call_id in record.pending_approvals:
         record.pending_approvals.remove(call_id)
 
 
@@ -143,6 +203,11 @@ _REDUCERS: dict[type[Payload], Callable[[Record, Event, Any], None]] = {
     ToolProposed: _proposed,
     ToolAuthorized: _authorized,
     ApprovalRequested: _held,
+    ApprovalResolved: _answered,
+    Escalated: _escalated,
+    Settled: _settled,
+    Resumed: _resumed,
+    Cancelled: _cancelled,
     ToolIntent: _intended,
     ToolResult: _observed,
     Checkpoint: _checkpoint,

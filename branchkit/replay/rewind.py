@@ -7,7 +7,7 @@ the tools of turn t-1 left it, on a copy-on-write branch of its own: looking aro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from branchkit.errors import BlobMissing
 from branchkit.harness import truncation
@@ -22,7 +22,7 @@ from branchkit.journal.events import (
     payload_json,
 )
 from branchkit.journal.format import Json
-from branchkit.record.context import ContextHash, Seen
+from branchkit.record.context import ContextHash, Seen, plain_tools
 from branchkit.record.record import Record
 from branchkit.replay.recorded import Recorded
 from branchkit.workspace import Branch, Workspaces
@@ -89,11 +89,6 @@ def rewind(recorded: Recorded, turn: int, *, workspaces: Workspaces | None = Non
         branch=branch,
         workspace_note=note,
     )
-
-
-def plain_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tool schemas as the model was sent them, without branchkit's ``effect``."""
-    return [{key: value for key, value in tool.items() if key != "effect"} for tool in tools]
 
 
 def _workspace(

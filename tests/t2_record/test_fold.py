@@ -252,8 +252,21 @@ def test_which_of_the_four_events_of_a_call_exist(present: tuple[bool, ...]) -> 
     call = record.calls["t0001.1"]
     found = [call.proposed >= 0, *(seq is not None for seq in call[4:7])]
     assert tuple(found) == present
+    # D11: the result is a timeout, of a call that may have acted elsewhere: no answer. Only where
+    # there are no intents (an import) it is what somebody watched.
     intent, result = present[2:]
-    assert call.word == ("completed" if result else "in doubt" if intent else "not sent")
+    assert call.word == ("in doubt" if intent else "completed" if result else "not sent")
+
+
+@pytest.mark.parametrize("status", ["completed", "error", "timeout", "aborted", "unanswered"])
+@pytest.mark.parametrize("effect", ["pure", "workspace", "external"])
+def test_what_a_result_says_of_its_call(status: Any, effect: Any) -> None:
+    """D11: no answer leaves a call in doubt that reaches beyond the files; else it is a result."""
+    intent = msgspec.structs.replace(STEPS[2], effect=effect)
+    result = msgspec.structs.replace(STEPS[3], status=status)
+    record = fold(None, [event(p, seq) for seq, p in enumerate([*STEPS[:2], intent, result])])
+    no_answer = effect == "external" and status not in ("completed", "error")
+    assert record.calls["t0001.1"].word == ("in doubt" if no_answer else "completed")
 
 
 def test_a_held_call_waits_until_it_is_decided() -> None:

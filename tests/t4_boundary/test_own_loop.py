@@ -12,9 +12,10 @@ from loops import events_of, plain_loop, proposes, record, replay, says, scripte
 
 import branchkit
 from branchkit.boundary.model import ModelReply, ModelRequest
-from branchkit.boundary.recording import Observation, Recording
+from branchkit.boundary.recording import Recording
 from branchkit.boundary.replaying import Replaying
 from branchkit.boundary.session import Delivery, Session
+from branchkit.boundary.settlement import Observation, Tools
 from branchkit.errors import Diverged, JournalDamaged, UsageError
 from branchkit.journal.blobs import INLINE_LIMIT_BYTES, Blobs
 from branchkit.journal.events import Component, ContextBuilt, Message, TaskStarted, ToolResult
@@ -132,7 +133,7 @@ def test_odd_text_survives_recording_and_replay(
     writer = Writer(path, run_id="odd", now=lambda: "2026-01-01T00:00:00Z")
     mode = Recording(
         writer, blobs, model=Odd(), clock=lambda turn: "",
-        tools=lambda name, arguments, turn: Observation("completed", text),
+        tools=Tools(lambda name, arguments, turn, key: Observation("completed", text)),
     )  # fmt: skip
     first = loop(Session(mode, tools=[tool]))
     writer.close()

@@ -13,7 +13,7 @@ from loops import events_of, plain_loop, proposes, rechained, record, replay, sa
 from branchkit.boundary.calls import Call
 from branchkit.boundary.session import Decision, Session
 from branchkit.errors import Diverged
-from branchkit.harness.tools import ToolOutcome, ToolRefused
+from branchkit.harness.tools import ToolOutcome, ToolRefused, tool
 from branchkit.journal.events import (
     Event,
     ModelReplied,
@@ -249,7 +249,7 @@ def dies() -> ToolOutcome:
 def test_errors_and_timeouts_of_tools_are_observations(tmp_path: Path) -> None:
     """R53: recorded with their status and given again, tools and all gone."""
     path = tmp_path / "a.journal.jsonl"
-    tools = [breaks, refuses, hangs, dies]
+    tools = [tool(effect="pure")(one) for one in (breaks, refuses, hangs, dies)]
     calls = proposes(*((name, {}) for name in ("breaks", "refuses", "hangs", "dies", "unknown")))
     first = record(path, every_result, scripted(calls, says("done")), tools)
     assert replay(path, every_result) == first

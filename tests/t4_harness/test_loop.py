@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from branchkit.boundary.model import ModelReply, ModelRequest
-from branchkit.boundary.recording import Observation, Recording, SnapshotFacts
+from branchkit.boundary.recording import Recording, SnapshotFacts
 from branchkit.boundary.replaying import Replaying
 from branchkit.boundary.session import Session
+from branchkit.boundary.settlement import Observation, Tools
 from branchkit.errors import Diverged, ModelError
 from branchkit.harness import loop
 from branchkit.harness.components import DEFAULTS, build
@@ -78,7 +79,7 @@ def record(
     writer = Writer(path, run_id="run", now=lambda: "2026-01-01T00:00:00Z")
     left = list(snapshots or [])
 
-    def act(name: str, arguments: object, turn: int) -> Observation:
+    def act(name: str, arguments: object, turn: int, key: str) -> Observation:
         ran.append(name)
         return Observation("completed", f"{name}\n" * 20)
 
@@ -86,7 +87,7 @@ def record(
         return SnapshotFacts(left.pop(0), "sha256:" + "0" * 64, 1, 1)
 
     mode = Recording(
-        writer, blobs, model=model, tools=act, clock=lambda turn: "",
+        writer, blobs, model=model, tools=Tools(act), clock=lambda turn: "",
         snapshot=freeze if snapshots else None, max_calls=max_calls,
     )  # fmt: skip
     components = DEFAULTS | {name: Component(spec=spec) for name, spec in parts.items()}
@@ -186,7 +187,10 @@ def test_a_fenced_command_is_answered_by_a_user_message(tmp_path: Path) -> None:
 def test_a_turn_that_left_the_workspace_clean_costs_no_checkpoint(tmp_path: Path) -> None:
     """R35, R30: a checkpoint where something changed, bound to its place in the journal."""
     model = Scripted(calls("a"), calls("b"), calls("c"), DONE)
-    ran = record(tmp_path, model, snapshots=["s0", "s1", "s1", "s2", "s2"])
+    # Asked at the start, before each call (none of these tools says that it stays inside), and
+    # after each turn.
+    frozen = ["s0", "s0", "s1", "s1", "s1", "s1", "s2", "s2"]
+    ran = record(tmp_path, model, snapshots=frozen)
     taken = [(e.turn, e.payload.snapshot) for e in ran.events if isinstance(e.payload, Checkpoint)]
     assert taken == [(0, "s0"), (1, "s1"), (3, "s2")]
     at = fold(None, ran.events).snapshot_at

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from branchkit.durable.own_loop import session
 from branchkit.errors import UsageError
-from branchkit.harness.own_loop import session
 from branchkit.journal.chain import seal
 from branchkit.journal.events import ToolProposed
 from branchkit.journal.file import read

@@ -20,8 +20,8 @@ from branchkit.journal.events import (
     logical_hash,
 )
 from branchkit.journal.file import read, verify
+from branchkit.record.context import plain_tools
 from branchkit.replay.recorded import Recorded
-from branchkit.replay.rewind import plain_tools
 
 MAX_TOKENS = 3000
 
