@@ -90,6 +90,9 @@ def settle(
                 return Ask(_question(call, [f"its key stands for another request: {answer.text}"]))
             obstacle = f"sent again with its key, and no answer came: {answer.text}"
         tried.append(obstacle)
+    if not contract.probe:
+        obstacle = "it takes no key and has no probe"
+        return Ask(_question(call, [*tried, "it has no probe"] if tried else [obstacle]))
     seen = tools.probe(call.name, call.arguments or {}, intent.idempotency_key)
     match seen.state:
         case "completed":
@@ -109,4 +112,4 @@ def _key_obstacle(contract: Contract, age_s: float) -> str:
 
 
 def _question(call: Call, tried: list[str]) -> str:
-    return f"Was {call.name} ({call.call_id}) done? Nobody can tell: {'; '.join(tried)}."
+    return f"Was {call.name} ({call.call_id}) done? Nobody here can tell: {'; '.join(tried)}."
