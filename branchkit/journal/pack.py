@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from branchkit import disk
 from branchkit.errors import InputRefused
@@ -36,7 +36,13 @@ def pack_path(journal: Path) -> Path:
     return journal.with_name(f"{name}.pack")
 
 
-def write_pack(path: Path, members: Iterable[tuple[str, bytes | Path]]) -> None:
+class Readable(Protocol):
+    """A content that is read when its turn comes; a Path is one."""
+
+    def read_bytes(self) -> bytes: ...
+
+
+def write_pack(path: Path, members: Iterable[tuple[str, bytes | Readable]]) -> None:
     """Write ``members`` (name, content) to ``path`` in one durable step; equal names once.
 
     Equal members give equal bytes, in whatever order they come. Raises DiskFull.
@@ -58,7 +64,7 @@ def write_pack(path: Path, members: Iterable[tuple[str, bytes | Path]]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _write_archive(stream: IO[bytes], members: Iterable[tuple[str, bytes | Path]]) -> None:
+def _write_archive(stream: IO[bytes], members: Iterable[tuple[str, bytes | Readable]]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in members:
             data = content if isinstance(content, bytes) else content.read_bytes()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from branchkit.errors import BlobMissing
 from branchkit.journal.events import ToolResult
-from branchkit.journal.pack import pack_path, write_pack
+from branchkit.journal.pack import Readable, pack_path, write_pack
 from branchkit.replay.recorded import Recorded
 from branchkit.workspace import Workspaces, export
 
@@ -19,7 +19,7 @@ def pack(recorded: Recorded, workspaces: Workspaces) -> Path:
     return path
 
 
-def _members(recorded: Recorded, workspaces: Workspaces) -> Iterator[tuple[str, bytes | Path]]:
+def _members(recorded: Recorded, workspaces: Workspaces) -> Iterator[tuple[str, bytes | Readable]]:
     for event in recorded.events:
         blob = event.payload.blob if isinstance(event.payload, ToolResult) else None
         if blob is None:

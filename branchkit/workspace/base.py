@@ -11,15 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from branchkit import disk
 from branchkit.errors import UsageError, WorkspaceError
-from branchkit.workspace import hashes, stale
-from branchkit.workspace.layers import MAPPED_FIDS, InBase, Rec
+from branchkit.workspace import hashes, stale, sums
+from branchkit.workspace.layers import MAPPED_FIDS, Rec
+from branchkit.workspace.places import InBase
 from branchkit.workspace.scan import Entry, digests, portable, scan, user_xattrs
+from branchkit.workspace.sparse import segments_of
 
 
 class Head(NamedTuple):
@@ -50,6 +52,8 @@ class Base:
         self.directory = self.head.directory
         self._manifest = _manifest_path(store, base_id)
         self._known: dict[str, Known] | None = None
+        self._sums = _sums_path(store)
+        self._segments: dict[str, sums.Segments] = {}
         self._links = {path: group for group in self.head.links for path in group}
         self._paths: dict[int, str] = {}
         self._fids: dict[str, int] = {}  # directories only
@@ -112,6 +116,24 @@ class Base:
     def sha(self, data: InBase) -> bytes:
         """The content hash of an unchanged file; WorkspaceError when the base has changed."""
         return self._unchanged(data).sha
+
+    def segments(self, data: InBase) -> sums.Segments:
+        """The leaves of an unchanged file (see `sums`), from the store or, once, from the file."""
+        known = self._segments.get(data.path)
+        if known is None:
+            content = self.sha(data).hex()
+            path = self._sums / content
+            known = sums.split(path.read_bytes()) if path.exists() else ()
+            if sums.content_hash(known).hex() != content:  # small, damaged or not there
+                fd = self.open(data)
+                try:
+                    known = segments_of(fd, data.size)
+                finally:
+                    os.close(fd)
+                if data.size > sums.BIG_BYTES:
+                    _keep_sums(self._sums, {content: known})
+            self._segments[data.path] = known
+        return known
 
     def _unchanged(self, data: InBase) -> Known:
         known = self.known(data.path)
@@ -197,7 +219,8 @@ def add(directory: Path, store: Path, *, expect: str | None = None) -> str:
 
     ``expect`` is the id that the manifest must give (an import); WorkspaceError if it does not.
     """
-    entries = scan(directory, _last_scan(directory, store))
+    leaves: dict[str, sums.Segments] = {}
+    entries = scan(directory, _last_scan(directory, store), leaves)
     by_path = digests(entries, lambda path: (directory / path).read_bytes())
     base_id = identify(entries)
     if expect not in (None, base_id):
@@ -205,6 +228,7 @@ def add(directory: Path, store: Path, *, expect: str | None = None) -> str:
             f"the imported base is {base_id}, its pack says {expect}",
             hint="the pack is damaged, or this file system cannot hold its times or attributes",
         )
+    _keep_sums(_sums_path(store), leaves)
     odd = _odd(entries)
     head = Head(os.fspath(directory), hashes.render(by_path[""]), _groups(entries), odd)
     lines = [json.dumps([*e, by_path[e.path].hex()], separators=(",", ":")) for e in entries]
@@ -268,3 +292,14 @@ def _head_path(store: Path, base_id: str) -> Path:
 
 def _manifest_path(store: Path, base_id: str) -> Path:
     return store / "bases" / f"{base_id}.manifest"
+
+
+def _sums_path(store: Path) -> Path:
+    return store / "bases" / "sums"
+
+
+def _keep_sums(folder: Path, leaves: Mapping[str, sums.Segments]) -> None:
+    """Write the leaves of big files. Not durably: what is not what its name says is made anew."""
+    for content, segments in leaves.items():
+        folder.mkdir(exist_ok=True)
+        (folder / content).write_bytes(b"".join(segments))

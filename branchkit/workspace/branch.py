@@ -6,7 +6,6 @@ branch as it was, so ENOSPC reaches the caller and nothing else happens.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from branchkit.workspace.changes import (
     Fill,
     Host,
     New,
+    Patch,
     Resize,
     Up,
     Write,
@@ -29,7 +29,8 @@ from branchkit.workspace.changes import (
     encode,
 )
 from branchkit.workspace.content import Contents, pwrite_all
-from branchkit.workspace.layers import INLINE_BYTES, Frozen, Hosted, Rec, Tree
+from branchkit.workspace.layers import INLINE_BYTES, Frozen, Rec, Tree
+from branchkit.workspace.places import SEGMENT_BYTES, Hosted, Pieces
 from branchkit.workspace.space import FRAME_BYTES, Space, file_bytes, taken_bytes
 from branchkit.workspace.spares import Spares
 
@@ -70,7 +71,7 @@ class Live:
         self._log: log.Log | None = None
         self._good_bytes = replay(self.tree, self._log_path(layer))
         # What a killed daemon had written and not synced is no safer for having been read again.
-        self._unsynced = {fid for fid, rec in self.tree.top.items() if self._own_host(rec)}
+        self._unsynced = {fid for fid in self.tree.top if self._lengthened(fid)}
 
     def _log_path(self, layer: str) -> Path:
         return self._layers / f"{layer}.log"
@@ -109,37 +110,46 @@ class Live:
         if isinstance(rec.data, bytearray) and size <= INLINE_BYTES:
             changes = edit.up(self.tree, fid)
             self.commit([*changes, Write(fid, offset, len(data), now_ns)], data)
-        elif size <= INLINE_BYTES and not self._own_host(rec):
+        elif size <= INLINE_BYTES and not self._is_whole_host(fid, rec):
             content = bytearray(self.contents.whole(fid, rec).ljust(size, b"\0"))
             content[offset : offset + len(data)] = data
             self._fill(fid, content, now_ns)
         else:
-            fd = self._host_fd(fid, rec)
-            if offset > rec.size:
+            rec = self._spilled(fid)
+            place = self._place(fid)
+            fd = self.contents.host_fd(fid, place)
+            if offset > rec.size and rec.data == place:
                 self._trim(fd, rec)
             with self._counted(fd, len(data)):
                 pwrite_all(fd, data, offset)
-            self._hosted(fid, size, now_ns)
+            self._unsynced.add(fid)
+            self._patch(fid, offset, len(data), size, now_ns)
+            self._gather(fid, offset)
 
     def resize(self, fid: int, size: int, now_ns: int) -> None:
         """Cut or extend (with zeros) the file ``fid``."""
         rec = self.tree.get(fid)
-        if size == 0 or (size <= INLINE_BYTES and not self._own_host(rec)):
-            if isinstance(rec.data, bytearray):
-                self.commit([*edit.up(self.tree, fid), Resize(fid, size, now_ns)])
-            else:
-                content = self.contents.read(fid, rec, 0, size).ljust(size, b"\0")
-                self._fill(fid, content, now_ns)
-        elif size >= rec.size:
-            fd = self._host_fd(fid, rec)
-            self._trim(fd, rec)
-            disk.truncate(fd, size)
-            self._hosted(fid, size, now_ns)
+        whole = self._is_whole_host(fid, rec)
+        if isinstance(rec.data, bytearray) and size <= INLINE_BYTES:
+            self.commit([*edit.up(self.tree, fid), Resize(fid, size, now_ns)])
+        elif size == 0 or (size <= INLINE_BYTES and not whole):
+            content = self.contents.read(fid, rec, 0, size).ljust(size, b"\0")
+            has_host = self._has_host(fid)
+            self._fill(fid, content, now_ns)
+            if has_host:
+                self._shorten(fid, 0)
+        elif size < rec.size:
+            self._patch(fid, 0, 0, size, now_ns)  # logged first: a cut cannot be taken back
+            if self._has_host(fid):
+                self._shorten(fid, size)
         else:
-            fd = self._host_fd(fid, rec)
-            self._hosted(fid, size, now_ns)  # logged first: a cut cannot be taken back
-            with self._counted(fd, 0):
+            rec = self._spilled(fid)
+            if rec.data == self._place(fid):
+                fd = self.contents.host_fd(fid, self._place(fid))
+                self._trim(fd, rec)
                 disk.truncate(fd, size)
+                self._unsynced.add(fid)
+            self._patch(fid, 0, 0, size, now_ns)
 
     @contextmanager
     def _counted(self, fd: int, more_bytes: int) -> Iterator[None]:
@@ -154,22 +164,65 @@ class Live:
         yield
         space.add(file_bytes(fd) - before)
 
-    def _own_host(self, rec: Rec) -> bool:
-        return isinstance(rec.data, Hosted) and rec.data.layer == self.tree.layer
+    def _place(self, fid: int) -> Hosted:
+        """The host file that the top layer has for ``fid``, or would have."""
+        return Hosted(self.tree.layer, fid)
 
-    def _host_fd(self, fid: int, rec: Rec) -> int:
-        """A descriptor on the top layer's host file, made by copy-up if there is none yet."""
-        if not self._own_host(rec):
+    def _is_whole_host(self, fid: int, rec: Rec) -> bool:
+        return rec.data == self._place(fid)
+
+    def _has_host(self, fid: int) -> bool:
+        """Whether the top layer has a host file for ``fid``, with all of its content or a part."""
+        path = self.contents.host_path(self._place(fid))
+        return isinstance(self.tree.get(fid).data, Hosted | Pieces) and path.exists()
+
+    def _lengthened(self, fid: int) -> bool:
+        """Make the host file of ``fid``, if there is one, as long as the file; tells if there is.
+
+        A power loss takes what nobody had synced. There zeros are read then; further down, in what
+        a freeze had synced, a host file that ends early is damage.
+        """
+        found = self._has_host(fid)
+        if found:
+            fd = self.contents.host_fd(fid, self._place(fid))
+            disk.truncate(fd, max(disk.size_bytes(fd), self.tree.get(fid).size))
+            self.contents.release(fid)
+        return found
+
+    def _spilled(self, fid: int) -> Rec:
+        """The record of a file that is not inline (any more)."""
+        rec = self.tree.get(fid)
+        if isinstance(rec.data, bytearray):
+            place = self._place(fid)
             self._care.space.want(rec.size)
-            made = self.contents.make_host(self.tree.layer, fid, rec)
-            self._care.space.add(file_bytes(made))
-            os.close(made)
-            self._hosted(fid, rec.size, None)
+            self.contents.make_host(place, rec.data)
+            self._care.space.add(taken_bytes(self.contents.host_path(place)))
+            self._unsynced.add(fid)
+            self.commit([*edit.up(self.tree, fid), Host(fid, rec.size, None)])
             rec = self.tree.get(fid)
-        data = rec.data
-        if not isinstance(data, Hosted):
-            raise TypeError(f"inode {fid} should have a host file, has {data!r}")
-        return self.contents.fd(fid, data)
+        return rec
+
+    def _shorten(self, fid: int, size: int) -> None:
+        """Give back what the top layer's host file of ``fid`` holds behind ``size``."""
+        fd = self.contents.host_fd(fid, self._place(fid))
+        if disk.size_bytes(fd) > size:
+            with self._counted(fd, 0):
+                disk.truncate(fd, size)
+
+    def _gather(self, fid: int, offset: int) -> None:
+        """Copy the segment at ``offset`` whole when many small writes have taken it apart.
+
+        Synced before it is claimed: a power loss must not take bytes that nobody wrote.
+        """
+        rec = self.tree.get(fid)
+        if isinstance(rec.data, Pieces) and rec.data.is_crowded(offset):
+            start = offset - offset % SEGMENT_BYTES
+            data = self.contents.read(fid, rec, start, SEGMENT_BYTES)
+            fd = self.contents.host_fd(fid, self._place(fid))
+            with self._counted(fd, len(data)):
+                pwrite_all(fd, data, start)
+            disk.fdatasync(fd)
+            self._patch(fid, start, len(data), rec.size, rec.mtime_ns)
 
     def _trim(self, fd: int, rec: Rec) -> None:
         # Bytes of a write that failed half way must not show up when the file grows over them.
@@ -179,9 +232,8 @@ class Live:
     def _fill(self, fid: int, content: bytes | bytearray, now_ns: int) -> None:
         self.commit([*edit.up(self.tree, fid), Fill(fid, len(content), now_ns)], content)
 
-    def _hosted(self, fid: int, size: int, now_ns: int | None) -> None:
-        self._unsynced.add(fid)
-        self.commit([*edit.up(self.tree, fid), Host(fid, size, now_ns)])
+    def _patch(self, fid: int, offset: int, count: int, size: int, now_ns: int) -> None:
+        self.commit([*edit.up(self.tree, fid), Patch(fid, offset, count, size, now_ns)])
 
     def forget(self, fid: int) -> None:
         """Nobody has ``fid`` open any more: give back what it holds if it has no name either."""
@@ -189,22 +241,21 @@ class Live:
         rec = self.tree.top.get(fid)
         if rec is None or rec.parents or fid == self.tree.root:
             return
-        own_host = self._own_host(rec)
+        path = self.contents.host_path(self._place(fid))
+        has_host = self._has_host(fid)
         self.tree.drop(fid)
-        if own_host:
+        if has_host:
             self._unsynced.discard(fid)
-            path = self.contents.host_path(self.tree.layer, fid)
             if self._care.space.cap_bytes is not None:
                 self._care.space.add(-taken_bytes(path))
-            path.unlink(missing_ok=True)
+            path.unlink()
 
     def sync(self, fid: int | None = None) -> None:
         """Return once the log (and the host file of ``fid``, or all) is on stable storage."""
         wanted = set(self._unsynced) if fid is None else self._unsynced & {fid}
         for each in wanted:
-            rec = self.tree.get(each)
-            if isinstance(rec.data, Hosted) and rec.data.layer == self.tree.layer:
-                disk.fdatasync(self.contents.fd(each, rec.data))
+            if self._has_host(each):
+                disk.fdatasync(self.contents.host_fd(each, self._place(each)))
             self._unsynced.discard(each)
         if wanted:
             disk.fsync_dir(self._layers / self.tree.layer)

@@ -87,6 +87,19 @@ class Host(NamedTuple):
     now_ns: int | None
 
 
+class Patch(NamedTuple):
+    """``bytes`` bytes from ``offset`` on are in this layer's host file, others where they were.
+
+    What is new between the old size and the new ``size``, and not named here, is zeros.
+    """
+
+    fid: int
+    offset: int
+    bytes: int
+    size: int
+    now_ns: int
+
+
 class Xattr(NamedTuple):
     """An extended attribute was set to hex ``value``, or removed (None)."""
 
@@ -96,10 +109,10 @@ class Xattr(NamedTuple):
     now_ns: int
 
 
-Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Xattr
+Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Patch | Xattr
 _KINDS: dict[str, type[Change]] = {
     "u": Up, "n": New, "p": Put, "c": Cut, "m": Meta, "f": Fill,
-    "w": Write, "r": Resize, "h": Host, "x": Xattr,
+    "w": Write, "r": Resize, "h": Host, "o": Patch, "x": Xattr,
 }  # fmt: skip
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from branchkit.workspace import edit
 from branchkit.workspace.branch import Live
-from branchkit.workspace.scan import CHUNK_BYTES, Entry
+from branchkit.workspace.listing import Content
+from branchkit.workspace.scan import Entry
+from branchkit.workspace.sparse import read_regions
 
-Content = Callable[[Entry], bytes | Path]
+ContentOf = Callable[[Entry], Content]
 
 
-def graft(live: Live, removed: Iterable[str], entries: Sequence[Entry], content: Content) -> None:
+def graft(live: Live, removed: Iterable[str], entries: Sequence[Entry], content: ContentOf) -> None:
     """Make ``live`` have exactly ``entries`` where they say so, and nothing at ``removed``.
 
     A file is always made anew: written in place it would also change under its other hard links,
@@ -84,7 +86,7 @@ def _clear_way(live: Live, entry: Entry) -> None:
         _remove(live, entry.path)
 
 
-def _make(live: Live, entry: Entry, made: dict[int, int], content: Content) -> None:
+def _make(live: Live, entry: Entry, made: dict[int, int], content: ContentOf) -> None:
     parent, name = _place(live, entry.path)
     if name in live.tree.entries(parent):
         return  # a directory that stays
@@ -100,19 +102,19 @@ def _make(live: Live, entry: Entry, made: dict[int, int], content: Content) -> N
     if entry.link:
         made[entry.link] = new.fid
     if entry.is_file:
-        _fill(live, new.fid, content(entry))
+        _fill(live, new.fid, entry, content(entry))
 
 
-def _fill(live: Live, fid: int, content: bytes | Path) -> None:
+def _fill(live: Live, fid: int, entry: Entry, content: Content) -> None:
     if isinstance(content, bytes):
         if content:
             live.write(fid, 0, content, time.time_ns())
         return
-    offset = 0
-    with content.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            live.write(fid, offset, chunk, time.time_ns())
-            offset += len(chunk)
+    regions = read_regions(content, entry.size) if isinstance(content, Path) else content
+    for offset, data in regions:
+        live.write(fid, offset, data, time.time_ns())
+    if live.tree.get(fid).size < entry.size:  # it ends with zeros
+        live.resize(fid, entry.size, time.time_ns())
 
 
 def _set_meta(live: Live, entry: Entry) -> None:

@@ -26,32 +26,21 @@ from branchkit.workspace.changes import (
     Host,
     Meta,
     New,
+    Patch,
     Put,
     Resize,
     Up,
     Write,
     Xattr,
 )
+from branchkit.workspace.places import Hosted, InBase, Pieces
+from branchkit.workspace.sums import Sums
 
 INLINE_BYTES = 64 * 1024
 MAPPED_FIDS = 1 << 38
 NEW_FIDS = 1 << 39
 FID_BITS = 40
 DEEPEST = 64  # layers; from here on they are merged into one dict, so a miss stays cheap
-
-
-class Hosted(NamedTuple):
-    """The content lies in a host file of layer ``layer``."""
-
-    layer: str
-
-
-class InBase(NamedTuple):
-    """The content lies in the base, under ``path``; it had this size and time when it was met."""
-
-    path: str
-    size: int
-    mtime_ns: int
 
 
 type_of = stat.S_IFMT
@@ -62,7 +51,7 @@ class Rec:
 
     __slots__ = (
         "atime_ns", "ctime_ns", "data", "entries", "epoch", "gid", "leaf", "mode", "mtime_ns",
-        "nlink", "parents", "rdev", "sha", "shared", "size", "target", "uid", "xattrs",
+        "nlink", "parents", "rdev", "sha", "shared", "size", "sums", "target", "uid", "xattrs",
     )  # fmt: skip
 
     def __init__(self, mode: int, uid: int, gid: int, now_ns: int, *, rdev: int = 0) -> None:
@@ -75,12 +64,14 @@ class Rec:
         self.atime_ns = self.mtime_ns = self.ctime_ns = now_ns
         self.parents: tuple[int, ...] = ()  # one per name; a directory has one, the root none
         self.entries: dict[bytes, int] | None = {} if stat.S_ISDIR(mode) else None
-        self.data: bytearray | Hosted | InBase | None = bytearray() if stat.S_ISREG(mode) else None
+        regular = stat.S_ISREG(mode)
+        self.data: bytearray | Hosted | InBase | Pieces | None = bytearray() if regular else None
         self.target = b""
         self.xattrs: dict[bytes, bytes] | None = {}  # None: not yet read from the base
         self.epoch: object = None
         self.shared = False  # entries or data belong to an older record: copy before writing
         self.sha: bytes | None = None
+        self.sums: Sums | None = None  # of a big file, once its content was hashed
         self.leaf: bytes | None = None
 
     def copy(self, epoch: object) -> Rec:
@@ -90,6 +81,8 @@ class Rec:
             setattr(new, name, getattr(self, name))
         new.epoch = epoch
         new.shared = True
+        if self.sums is not None:
+            new.sums = self.sums.copy()
         return new
 
     @property
@@ -137,7 +130,7 @@ class Tree:
         self._do: dict[type[Change], Callable[[Any], None]] = {
             Up: self._up, New: self._new, Put: self._put, Cut: self._cut, Meta: self._meta,
             Fill: self._fill, Write: self._write, Resize: self._resize, Host: self._host,
-            Xattr: self._xattr,
+            Patch: self._patch, Xattr: self._xattr,
         }  # fmt: skip
 
     def get(self, fid: int) -> Rec:
@@ -336,8 +329,31 @@ class Tree:
 
     def _host(self, change: Host) -> None:
         rec = self._changed(change.fid, change.size, change.now_ns)
-        if not isinstance(rec.data, Hosted) or rec.data.layer != self.layer:
-            rec.data = Hosted(self.layer)
+        rec.data, rec.sums = Hosted(self.layer, change.fid), None
+
+    def _patch(self, change: Patch) -> None:
+        rec = self._own(change.fid)
+        place, stop = Hosted(self.layer, change.fid), change.offset + change.bytes
+        if rec.sums is not None:
+            rec.sums.changed(change.offset, stop, rec.size, change.size)
+        if rec.data != place:  # else all of it is there already
+            pieces = self._pieces(rec)
+            if change.size < rec.size:
+                pieces.cut(change.size)
+            pieces.claim(change.offset, stop, place)
+        self._changed(change.fid, change.size, change.now_ns)
+
+    def _pieces(self, rec: Rec) -> Pieces:
+        """The map of ``rec``, its own to change."""
+        data = rec.data
+        if isinstance(data, Hosted | InBase):
+            data = Pieces(data, rec.size)
+        elif isinstance(data, Pieces):
+            data = data.copy() if rec.shared else data
+        else:
+            raise TypeError(f"a change of a part for a file whose content is {data!r}")
+        rec.data, rec.shared = data, False
+        return data
 
     def _xattr(self, change: Xattr) -> None:
         rec = self._own(change.fid)

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from branchkit.workspace.branch import Live
-from branchkit.workspace.content import clone
-from branchkit.workspace.layers import Hosted, InBase
+from branchkit.workspace.content import clone, pwrite_all
+from branchkit.workspace.places import Hosted, InBase
 from branchkit.workspace.scan import Entry
+
+# All of it, the file that holds it, or (offset, bytes) of what is not zeros.
+Content = bytes | Path | Iterator[tuple[int, bytes]]
 
 
 def entry_of(live: Live, fid: int, path: str) -> Entry:
@@ -44,19 +47,19 @@ def entries(live: Live) -> Iterator[Entry]:
             waiting += [(prefix + os.fsdecode(n), f) for n, f in sorted(below.items())]
 
 
-def content(live: Live, entry: Entry) -> bytes | Path:
-    """The content of a file that `entry_of` described: bytes, or the host file that holds it."""
+def content(live: Live, entry: Entry) -> Content:
+    """The content of a file that `entry_of` described."""
     rec = live.tree.get(entry.inode)
     if isinstance(rec.data, InBase):
         return Path(live.base.full(rec.data.path))
     if isinstance(rec.data, Hosted):
-        return live.contents.host_path(rec.data.layer, entry.inode)
-    return live.contents.whole(entry.inode, rec)
+        return live.contents.host_path(rec.data)
+    if isinstance(rec.data, bytearray):
+        return bytes(rec.data)
+    return live.contents.regions(entry.inode, rec)
 
 
-def build(
-    directory: Path, tree: Sequence[Entry], content_of: Callable[[Entry], bytes | Path]
-) -> None:
+def build(directory: Path, tree: Sequence[Entry], content_of: Callable[[Entry], Content]) -> None:
     """Make ``directory`` hold ``tree``: contents, modes, times, links, user.* attributes.
 
     Owner and group are those of whoever runs this: git refuses repositories of strangers.
@@ -75,7 +78,7 @@ def build(
         set_meta(directory / entry.path, entry)
 
 
-def make(path: Path, entry: Entry, content_of: Callable[[Entry], bytes | Path]) -> None:
+def make(path: Path, entry: Entry, content_of: Callable[[Entry], Content]) -> None:
     """``entry`` at ``path``, where nothing is yet; its modes and times come with `set_meta`."""
     if entry.is_dir:
         path.mkdir(mode=0o700, parents=not entry.path)
@@ -85,8 +88,13 @@ def make(path: Path, entry: Entry, content_of: Callable[[Entry], bytes | Path]) 
         source = content_of(entry)
         if isinstance(source, bytes):
             path.write_bytes(source)
-        else:
+        elif isinstance(source, Path):
             copy(source, path)
+        else:
+            with path.open("xb", buffering=0) as writer:
+                for offset, data in source:
+                    pwrite_all(writer.fileno(), data, offset)
+                writer.truncate(entry.size)
     else:
         os.mknod(path, stat.S_IFMT(entry.mode) | 0o600, entry.rdev)
 

@@ -3,7 +3,7 @@
     workspace/bases/<id>.json       {"id", "tree_hash", "entries": {path: entry}}
     workspace/snapshots/<id>.json   {"id", "parent", "base", "tree_hash", "files", "changed_bytes",
                                      "changed": {path: entry}, "removed": [path]}
-    blobs/<sha256hex>               each content once
+    blobs/<sha256hex>               each content once; a big one as blobs of blobs: see `sums`
 
 entry: mode, mtime_ns, size, and as needed sha256, target, rdev, xattrs (user.*, hex), link (equal
 for names of one inode). Ids survive the journey; inode numbers and owners do not travel.
@@ -15,14 +15,16 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from branchkit.errors import WorkspaceError
 from branchkit.workspace import base as bases
-from branchkit.workspace import compare, hashes, listing
+from branchkit.workspace import compare, hashes, listing, sums
 from branchkit.workspace.branch import Live
 from branchkit.workspace.catalog import Held, Snapshot
-from branchkit.workspace.graft import graft
+from branchkit.workspace.content import Contents
+from branchkit.workspace.graft import find, graft
+from branchkit.workspace.layers import Rec
 from branchkit.workspace.mount import Workspaces
 from branchkit.workspace.scan import Entry, from_portable, portable
 from branchkit.workspace.store import Store
@@ -31,7 +33,23 @@ BASES = "workspace/bases/"
 SNAPSHOTS = "workspace/snapshots/"
 BLOBS = "blobs/"
 
-Member = tuple[str, bytes | Path]
+
+class Chunk(NamedTuple):
+    """A part of a big file, read when it is wanted: a pack is not held in memory."""
+
+    contents: Contents
+    fid: int
+    rec: Rec
+    offset: int
+
+    def read_bytes(self) -> bytes:
+        """Its bytes."""
+        data = self.contents.read(self.fid, self.rec, self.offset, sums.CHUNK_BYTES)
+        self.contents.release(self.fid)
+        return data
+
+
+Member = tuple[str, bytes | Path | Chunk]
 
 
 def export(ws: Workspaces, *, base: str, snapshots: Sequence[str]) -> Iterator[Member]:
@@ -41,16 +59,16 @@ def export(ws: Workspaces, *, base: str, snapshots: Sequence[str]) -> Iterator[M
     """
     store = Store(ws.store, writable=False)
     try:
-        yield from _base_members(store, base)
-        sent = {entry.sha for entry in bases.manifest(ws.store, base) if entry.is_file}
+        sent = set[str]()
+        yield from _base_members(store, base, sent)
         for snapshot_id in _with_ancestors(store, snapshots):
             yield from _snapshot_members(store, store.held(snapshot_id), sent)
     finally:
         store.close()
 
 
-def _base_members(store: Store, base_id: str) -> Iterator[Member]:
-    base, sent = store.base(base_id), set[str]()
+def _base_members(store: Store, base_id: str, sent: set[str]) -> Iterator[Member]:
+    base = store.base(base_id)
     entries = bases.manifest(store.path, base_id)
     value = {
         "id": base_id,
@@ -58,10 +76,53 @@ def _base_members(store: Store, base_id: str) -> Iterator[Member]:
         "entries": {entry.path: portable(entry) for entry in entries},
     }
     yield f"{BASES}{base_id}.json", _json(value)
+    view = store.view(base_id, None)
     for entry in entries:
         if entry.is_file and entry.sha not in sent:
-            sent.add(entry.sha)
-            yield BLOBS + entry.sha, Path(base.full(entry.path))
+            if entry.size > sums.BIG_BYTES:
+                yield from _big_members(view, find(view, entry.path), sent)
+            else:
+                sent.add(entry.sha)
+                yield BLOBS + entry.sha, Path(base.full(entry.path))
+    view.close()
+
+
+def _big_members(live: Live, fid: int, sent: set[str]) -> Iterator[Member]:
+    """A big file: what its hash, its segments and its leaves are the hashes of."""
+    rec = live.tree.get(fid)
+    segments = live.contents.segments(fid, rec)
+    hashed = sums.segment_hashes(segments)
+    parts: list[tuple[bytes, bytes | Chunk]] = [(live.contents.sha(fid, rec), hashed)]
+    parts += zip(_each(hashed), segments, strict=True)
+    chunks = enumerate(each for leaves in segments for each in _each(leaves))
+    parts += (
+        (each, Chunk(live.contents, fid, rec, number * sums.CHUNK_BYTES)) for number, each in chunks
+    )
+    for address, part in parts:
+        if address.hex() not in sent:
+            sent.add(address.hex())
+            yield BLOBS + address.hex(), part
+
+
+def _each(hashes_in_a_row: bytes) -> list[bytes]:
+    step = sums.LEAF_BYTES
+    return [hashes_in_a_row[at : at + step] for at in range(0, len(hashes_in_a_row), step)]
+
+
+def _content(entry: Entry, read: Callable[[str], bytes]) -> listing.Content:
+    """The content of ``entry`` from blobs."""
+    if entry.size <= sums.BIG_BYTES:
+        return read(BLOBS + entry.sha)
+    return _regions(bytes.fromhex(entry.sha), read)
+
+
+def _regions(content: bytes, read: Callable[[str], bytes]) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    for segment in _each(read(BLOBS + content.hex())):
+        for leaf in _each(read(BLOBS + segment.hex())):
+            if leaf != sums.zero_leaf(sums.CHUNK_BYTES):
+                yield offset, read(BLOBS + leaf.hex())
+            offset += sums.CHUNK_BYTES
 
 
 def _with_ancestors(store: Store, snapshots: Sequence[str]) -> list[str]:
@@ -93,8 +154,12 @@ def _snapshot_members(store: Store, held: Held, sent: set[str]) -> Iterator[Memb
     yield f"{SNAPSHOTS}{snapshot.id}.json", _json(value)
     for entry in changed.values():
         if entry.is_file and entry.sha not in sent:
-            sent.add(entry.sha)
-            yield BLOBS + entry.sha, listing.content(new, entry)
+            if entry.size > sums.BIG_BYTES:
+                yield from _big_members(new, entry.inode, sent)
+            else:
+                sent.add(entry.sha)
+                rec = new.tree.get(entry.inode)
+                yield BLOBS + entry.sha, new.contents.whole(entry.inode, rec)
     old.close()
     new.close()
 
@@ -125,7 +190,7 @@ def _adopt_base(ws: Workspaces, value: dict[str, Any], read: Callable[[str], byt
     directory = ws.store / "bases" / base_id
     shutil.rmtree(directory, ignore_errors=True)  # an import that was cut short
     entries = [from_portable(path, fields) for path, fields in value["entries"].items()]
-    listing.build(directory, entries, lambda entry: read(BLOBS + entry.sha))
+    listing.build(directory, entries, lambda entry: _content(entry, read))
     bases.add(directory, ws.store, expect=base_id)
     ws.register_base(base_id)
 
@@ -158,7 +223,7 @@ def _adopt_snapshot(ws: Workspaces, value: dict[str, Any], read: Callable[[str],
         frozen = store.frozen(snapshot.parent) if snapshot.parent else None
         live = Live(store.layers, store.base(snapshot.base), layer, frozen)
         changed = [from_portable(path, fields) for path, fields in value["changed"].items()]
-        graft(live, value["removed"], changed, lambda entry: read(BLOBS + entry.sha))
+        graft(live, value["removed"], changed, lambda entry: _content(entry, read))
         found = hashes.render(live.digest())
         live.sync()
         log_bytes = live.log_bytes()

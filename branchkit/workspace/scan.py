@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from branchkit.workspace import hashes
+from branchkit.workspace import hashes, sums
+from branchkit.workspace.sparse import segments_of
 
 CHUNK_BYTES = 1 << 20
 
@@ -82,8 +83,15 @@ def from_portable(path: str, fields: Mapping[str, Any]) -> Entry:
     )
 
 
-def scan(directory: Path, known: Mapping[str, Entry] | None = None) -> list[Entry]:
-    """Every path under ``directory``, parents first and sorted, with hashes of the contents."""
+def scan(
+    directory: Path,
+    known: Mapping[str, Entry] | None = None,
+    leaves: dict[str, sums.Segments] | None = None,
+) -> list[Entry]:
+    """Every path under ``directory``, parents first and sorted, with hashes of the contents.
+
+    ``leaves`` gets those of the big files that were read, by the hash of the content.
+    """
     root = os.fspath(directory)
     found = [_entry(root, path) for path in _walk(root)]
     known = known or {}
@@ -94,7 +102,7 @@ def scan(directory: Path, known: Mapping[str, Entry] | None = None) -> list[Entr
             found[at] = entry._replace(sha=old.sha)
         elif entry.is_file:
             unread.append(entry)
-    fresh = dict(zip((e.path for e in unread), _hash_all(root, unread), strict=True))
+    fresh = dict(zip((e.path for e in unread), _hash_all(root, unread, leaves), strict=True))
     links = _link_numbers(found)
     return [
         e._replace(sha=fresh.get(e.path, e.sha), link=links.get(e.inode, 0) if e.link > 1 else 0)
@@ -168,19 +176,27 @@ def _link_numbers(found: Sequence[Entry]) -> dict[int, int]:
     return {inode: number for number, inode in enumerate(shared, 1)}
 
 
-def _hash_all(root: str, entries: Sequence[Entry]) -> list[str]:
+def _hash_all(
+    root: str, entries: Sequence[Entry], leaves: dict[str, sums.Segments] | None
+) -> list[str]:
+    def one(entry: Entry) -> str:
+        return _content_hash(os.path.join(root, entry.path), leaves)
+
     # hashlib and read() release the GIL, so two threads keep two cores busy.
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda e: file_sha(os.path.join(root, e.path)), entries, chunksize=64))
+        return list(pool.map(one, entries, chunksize=64))
 
 
-def file_sha(path: str) -> str:
-    """The sha256 of the content of ``path``, in hex."""
-    digest = hashlib.sha256()
+def _content_hash(path: str, leaves: dict[str, sums.Segments] | None) -> str:
     with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        size = os.fstat(file.fileno()).st_size
+        if size <= sums.BIG_BYTES:
+            return hashlib.sha256(file.read(sums.BIG_BYTES + 1)).hexdigest()
+        segments = segments_of(file.fileno(), size)
+    found = sums.content_hash(segments).hex()
+    if leaves is not None:
+        leaves[found] = segments
+    return found
 
 
 def digests(entries: Sequence[Entry], read: Callable[[str], bytes]) -> dict[str, bytes]:

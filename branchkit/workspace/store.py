@@ -1,8 +1,8 @@
 """A workspace store on disk: its catalogue, bases, snapshots and branches.
 
-    version          "branchkit-workspace 1"
+    version          "branchkit-workspace 2"
     catalog.log      see `catalog`
-    bases/           <id>.json, <id>.manifest, <id>/ (an imported base)
+    bases/           <id>.json, <id>.manifest, <id>/ (an imported base), sums/ (see `sums`)
     reserve          space for removals on a full disk
     layers/          <layer>.log, <layer>/<fid> (contents over 64 KiB)
     mnt/ · copies/   where branches are seen: FUSE mount, or plain copies
@@ -32,7 +32,7 @@ from branchkit.workspace.layers import Frozen, Tree
 from branchkit.workspace.space import Space, taken_bytes
 from branchkit.workspace.spares import Spares
 
-VERSION = "branchkit-workspace 1\n"
+VERSION = "branchkit-workspace 2\n"
 NAME_BYTES = 200
 _DIRECTORIES = ("bases", "layers", "mnt", "copies")
 
