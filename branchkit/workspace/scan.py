@@ -153,7 +153,7 @@ def entry(directory: Path, path: str) -> Entry | None:
         found = _entry(root, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found._replace(sha=file_sha(os.path.join(root, path))) if found.is_file else found
+    return found._replace(sha=content_hash(os.path.join(root, path))) if found.is_file else found
 
 
 def user_xattrs(path: str) -> dict[str, str]:
@@ -180,14 +180,15 @@ def _hash_all(
     root: str, entries: Sequence[Entry], leaves: dict[str, sums.Segments] | None
 ) -> list[str]:
     def one(entry: Entry) -> str:
-        return _content_hash(os.path.join(root, entry.path), leaves)
+        return content_hash(os.path.join(root, entry.path), leaves)
 
     # hashlib and read() release the GIL, so two threads keep two cores busy.
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, entries, chunksize=64))
 
 
-def _content_hash(path: str, leaves: dict[str, sums.Segments] | None) -> str:
+def content_hash(path: str, leaves: dict[str, sums.Segments] | None = None) -> str:
+    """The hash of the content of ``path`` (see `sums`), in hex; ``leaves`` as in `scan`."""
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= sums.BIG_BYTES:
