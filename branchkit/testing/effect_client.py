@@ -7,6 +7,7 @@ import json
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from branchkit.boundary.contract import NoAnswer
 from branchkit.testing.effect_rows import State
 
 
@@ -18,7 +19,7 @@ class Refused(Exception):
         self.status = status
 
 
-class NoReply(Exception):
+class NoReply(NoAnswer):
     """The connection ended or the time was up: whether the effect happened is not known."""
 
 
