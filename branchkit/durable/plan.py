@@ -15,6 +15,7 @@ from branchkit.journal.events import (
     Checkpoint,
     Event,
     StateTransition,
+    TaskFinished,
     ToolIntent,
     ToolProposed,
 )
@@ -52,6 +53,8 @@ def plan(events: Sequence[Event], *, restorable: bool) -> Plan:
     """
     record = fold(None, events)
     made = effective(events)
+    if isinstance(made[-1].payload, TaskFinished):
+        made.pop()  # it waited: what it waited for is what it goes on with
     first = _first_to_redo(made, record, restorable=restorable)
     redo: list[CallState] = []
     if first is not None:
