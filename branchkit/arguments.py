@@ -51,6 +51,7 @@ def _reading(made: Mapping[str, argparse.ArgumentParser]) -> None:
     made["regress"].add_argument("places", nargs="+", type=Path, metavar="DIR")
     made["regress"].add_argument("--jobs", type=int)
     made["replay"].add_argument("--strict", action="store_true", help="the default")
+    made["replay"].add_argument("--here", action="store_true", help="in this process, unconfined")
     made["replay"].add_argument("--bisect", action="store_true", help="codes for git bisect run")
 
 

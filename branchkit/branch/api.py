@@ -12,9 +12,10 @@ from branchkit.branch.fork import Options, fork
 from branchkit.errors import Diverged, UsageError
 from branchkit.journal.blobs import store_directory
 from branchkit.journal.file import Verdict, verify
+from branchkit.replay.isolate import replay_alone
 from branchkit.replay.recorded import Recorded
 from branchkit.replay.rewind import Rewound, rewind
-from branchkit.replay.strict import Loop, Replayed, replay
+from branchkit.replay.strict import Loop, Replayed, load_loop, replay
 from branchkit.replay.when import Blame, When, blame, versions, when
 from branchkit.workspace import Workspaces
 from branchkit.workspace.history import Version
@@ -81,12 +82,25 @@ class Run:
         found = versions(self.recorded, path, workspaces=self.workspaces())
         return pd.DataFrame(found, columns=list(Version._fields))
 
-    def replay(self, *, strict: bool = True, own_loop: Loop | None = None) -> Replayed:
+    def replay(
+        self, *, strict: bool = True, own_loop: Loop | str | None = None, isolated: bool = False
+    ) -> Replayed:
         """The harness run again on the tape; with ``strict`` a difference raises Diverged (R51).
 
-        ``own_loop`` is the function that made the run, where that was not branchkit's loop.
+        ``own_loop`` is what made the run, where that was not branchkit's loop: a function, or
+        ``"module:function"``. ``isolated`` replays in a process that can reach nothing (R54), for
+        which the function has to be named.
         """
-        found = replay(self.recorded, own_loop)
+        named = own_loop if isinstance(own_loop, str) else None
+        if isolated and own_loop is not named:
+            raise UsageError(
+                "an isolated replay imports its loop", hint='own_loop="module:function"'
+            )
+        if isolated:
+            found = replay_alone(self.recorded.path, named)
+        else:
+            loop = own_loop if callable(own_loop) else load_loop(named)
+            found = replay(self.recorded, loop)
         if strict and found.divergence is not None:
             step = found.divergence["step_id"]
             raise Diverged(f"{self.recorded.path.name}: step {step}", report=found.divergence)

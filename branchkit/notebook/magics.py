@@ -174,7 +174,7 @@ def replay(options: Any) -> Replayed:
 
         %replay
     """
-    return SESSION.run.replay(strict=options.strict)
+    return SESSION.run.replay(strict=options.strict, isolated=True)
 
 
 _MAGICS: dict[str, tuple[Callable[[Any], Any], Callable[[], Parser]]] = {

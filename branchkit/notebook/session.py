@@ -214,4 +214,4 @@ def versions(path: str) -> pd.DataFrame:
 
 def replay(*, strict: bool = True) -> Replayed:
     """The open run's harness run again on the tape; the twin of ``%replay``."""
-    return SESSION.run.replay(strict=strict)
+    return SESSION.run.replay(strict=strict, isolated=True)

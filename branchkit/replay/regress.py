@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +18,9 @@ from branchkit.errors import BranchkitError, UsageError
 from branchkit.journal.file import SUFFIX
 from branchkit.journal.format import Json
 from branchkit.process import Workers
+from branchkit.replay.isolate import replay_behind_walls
 from branchkit.replay.recorded import Recorded
-from branchkit.replay.strict import Loop, replay
+from branchkit.replay.strict import Replayed, load_loop, replay
 
 Progress = Callable[[int, int, str], None]
 
@@ -83,40 +83,31 @@ def regress(
             f"there is no journal in {', '.join(map(str, places))}",
             hint=f"journals are called NAME{SUFFIX}",
         )
-    load_loop(harness)
+    load_loop(harness)  # here first: a name that is wrong is wrong for all of them
     outcomes = []
     with Workers(min(jobs or os.cpu_count() or 1, len(paths))) as workers:
-        for outcome in workers.map(outcome_of, map(str, paths), [harness] * len(paths)):
+        names = map(str, paths)
+        for outcome in workers.map(outcome_of, names, repeat(harness), repeat(True)):
             outcomes.append(outcome)
             progress(len(outcomes), len(paths), Path(outcome.journal).name)
     return Regression(outcomes)
 
 
-def outcome_of(journal: str, harness: str | None = None) -> Outcome:
-    """One journal replayed."""
+def outcome_of(journal: str, harness: str | None = None, isolated: bool = False) -> Outcome:
+    """One journal replayed; ``isolated`` closes this process in for good, so for workers only."""
     try:
-        recorded = Recorded.open(journal)
-        found = replay(recorded, load_loop(harness))
-        recorded.close()
+        found = replay_behind_walls(journal, harness) if isolated else _here(journal, harness)
     except BranchkitError as error:
         return Outcome(journal, False, 0, None, str(error))
     return Outcome(journal, found.ok, found.events, found.divergence, None)
 
 
-def load_loop(harness: str | None) -> Loop | None:
-    """The function that ``module:function`` names, looked for here first. Raises UsageError."""
-    if harness is None:
-        return None
-    module, _, name = harness.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+def _here(journal: str, harness: str | None) -> Replayed:
+    recorded = Recorded.open(journal)
     try:
-        found: Loop = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"{harness!r} names no function: {error}", hint="write MODULE:FUNCTION"
-        ) from None
-    return found
+        return replay(recorded, load_loop(harness))
+    finally:
+        recorded.close()
 
 
 def _journals(places: Sequence[Path]) -> Iterator[Path]:

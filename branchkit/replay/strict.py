@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import NamedTuple
 
 from branchkit.boundary.replaying import Replaying
@@ -26,6 +28,7 @@ class Replayed(NamedTuple):
     tool_calls: int
     divergence: dict[str, object] | None
     note: str = ""
+    isolation: tuple[str, ...] = ()  # the walls around it: see `isolate`
 
     def to_json(self) -> dict[str, Json]:
         """The stable fields of ``branchkit replay --json``."""
@@ -35,11 +38,17 @@ class Replayed(NamedTuple):
 Loop = Callable[[Session], object]
 
 
-def replay(recorded: Recorded, own_loop: Loop | None = None) -> Replayed:
+def replay(
+    recorded: Recorded,
+    own_loop: Loop | None = None,
+    *,
+    watch: Callable[[Replaying], None] = lambda _mode: None,
+) -> Replayed:
     """Run the recorded harness again with model and tools answered from the tape.
 
     Nothing is sent: replay has no model and no tool to reach. A run that a loop of your own made
-    needs that loop: a function that takes a session. Raises UsageError without it.
+    needs that loop: a function that takes a session; without it UsageError is raised. ``watch`` is
+    given the mode before it starts.
     """
     started = recorded.events[0].payload
     if not isinstance(started, TaskStarted):
@@ -53,6 +62,7 @@ def replay(recorded: Recorded, own_loop: Loop | None = None) -> Replayed:
             hint="name the loop that made it: --harness MODULE:FUNCTION, which takes a session",
         )
     mode = Replaying(recorded.events, recorded.contexts)
+    watch(mode)
     session = Session(mode, tools=started.tools, seed=started.seed)
     divergence: dict[str, object] | None = None
     note = ""
@@ -63,6 +73,22 @@ def replay(recorded: Recorded, own_loop: Loop | None = None) -> Replayed:
     except TapeEnded:
         note = "the run has no end: it was cut off, and everything up to there is equal"
     return Replayed(divergence is None, len(recorded.events), mode.consumed, 0, 0, divergence, note)
+
+
+def load_loop(harness: str | None) -> Loop | None:
+    """The function that ``module:function`` names, looked for here first. Raises UsageError."""
+    if harness is None:
+        return None
+    module, _, name = harness.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Loop = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{harness!r} names no function: {error}", hint="write MODULE:FUNCTION"
+        ) from None
+    return found
 
 
 def _run(session: Session, started: TaskStarted, own_loop: Loop | None) -> None:

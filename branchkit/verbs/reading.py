@@ -104,11 +104,10 @@ def when(options: argparse.Namespace) -> int:
 def replay(options: argparse.Namespace) -> int:
     """Run the recorded harness again on the tape: no model, no tool, every event accounted for."""
     from branchkit.branch.api import open_run
-    from branchkit.replay.regress import load_loop
 
     try:
         with open_run(options.file) as run:
-            found = run.replay(strict=False, own_loop=load_loop(options.harness))
+            found = run.replay(strict=False, own_loop=options.harness, isolated=not options.here)
     except JournalDamaged:
         if options.bisect:
             return EXIT_STOP
