@@ -39,10 +39,12 @@ notebooks: setup
 lab: setup
 	$(BIN)/pytest tests/t7_lab
 
-# The overlay alone, mounted and unmounted, killed and copied. As root and with PJD=CHECKOUT, a
-# built checkout of pjdfstest, that suite runs in a branch too and has to pass in full.
+# The overlay alone, at the full length of what `make test` samples, and a campaign of random
+# operations. As root and with PJD=CHECKOUT, a built checkout of pjdfstest, that suite runs in a
+# branch too and has to pass in full.
 test-fs: setup
-	$(BIN)/pytest tests/t3_workspace
+	BRANCHKIT_TEST_FS=full $(BIN)/pytest tests/t3_workspace
+	$(BIN)/python -m tests.t3_workspace.campaign
 	$(if $(PJD),$(BIN)/python tests/t3_workspace/pjdfstest_suite.py $(PJD))
 
 # Writes docs/performance.md; as root, some twenty minutes, with nothing else running.

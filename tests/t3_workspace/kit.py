@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -74,12 +75,12 @@ def picture(root: Path) -> dict[str, tuple[object, ...]]:
         info = path.lstat()
         name = str(path.relative_to(root))
         content: object = None
-        if path.is_symlink():
+        if stat.S_ISLNK(info.st_mode):
             content = os.readlink(path)
-        elif path.is_file():
+        elif stat.S_ISREG(info.st_mode):
             content = path.read_bytes()
         names = os.listxattr(path, follow_symlinks=False)
         xattrs = {n: os.getxattr(path, n, follow_symlinks=False) for n in sorted(names)}
-        twin = "" if path.is_dir() and not path.is_symlink() else seen.setdefault(info.st_ino, name)
+        twin = "" if stat.S_ISDIR(info.st_mode) else seen.setdefault(info.st_ino, name)
         found[name] = (oct(info.st_mode), info.st_mtime_ns, content, str(xattrs), twin)
     return found
