@@ -68,4 +68,7 @@ def is_no_answer(error: BaseException) -> bool:
         return is_no_answer(reason)
     if isinstance(error, ConnectionRefusedError) or names & _NOT_SENT:
         return False
-    return isinstance(error, (TimeoutError, ConnectionError)) or bool(names & _NO_ANSWER)
+    if isinstance(error, (TimeoutError, ConnectionError)) or names & _NO_ANSWER:
+        return True
+    below = error.__cause__ or error.__context__  # a tool's own error on top of the client's
+    return below is not None and is_no_answer(below)

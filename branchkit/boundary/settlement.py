@@ -76,7 +76,8 @@ def settle(
     """What became of ``call``, which was sent and not answered ``age_s`` seconds ago.
 
     ``again`` sends it once more as it was recorded; that is done only under a key that the server
-    still remembers, and not where ``refused`` says that it is no longer allowed (N12).
+    still remembers, and not where ``refused`` says that it is no longer allowed (N12). Only a
+    result settles it: an error that the repeat meets may be one that the first request did not.
     """
     contract = tools.contracts.get(call.name, Contract())
     tried: list[str] = []
@@ -84,11 +85,12 @@ def settle(
         obstacle = refused or _key_obstacle(contract, age_s)
         if not obstacle:
             answer = again()
-            if answer.is_answer:
+            if answer.status == "completed":
                 return Known(answer, "key", "sent again with its key")
             if answer.status == "mismatch":
                 return Ask(_question(call, [f"its key stands for another request: {answer.text}"]))
-            obstacle = f"sent again with its key, and no answer came: {answer.text}"
+            # "Connection refused", "403", "503" are about the repeat: nothing of the first time.
+            obstacle = f"sent again with its key, and it is not known yet: {answer.text}"
         tried.append(obstacle)
     if not contract.probe:
         obstacle = "it takes no key and has no probe"

@@ -44,8 +44,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from branchkit.boundary.contract import Contract, KeyMismatch, Probe, is_no_answer
+from branchkit.boundary.contract import Contract, Probe, is_no_answer
 from branchkit.boundary.contract import Key as Key
+from branchkit.boundary.contract import KeyMismatch as KeyMismatch
 from branchkit.boundary.contract import NoAnswer as NoAnswer
 from branchkit.boundary.contract import ProbeAnswer as ProbeAnswer
 from branchkit.errors import UsageError

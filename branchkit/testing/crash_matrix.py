@@ -20,19 +20,20 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from branchkit import session as recording  # now, not once in each process that is forked
+from branchkit import session as run_of  # now, not once in each process that is forked
 from branchkit.boundary.model import ModelRequest
-from branchkit.boundary.session import Session
+from branchkit.boundary.session import Session, Waiting
 from branchkit.errors import BranchkitError, UsageError
-from branchkit.harness.tools import tool
-from branchkit.journal.events import Message, call_step
+from branchkit.harness.tools import Key, ProbeAnswer, Tool, tool
+from branchkit.journal.events import Message, Settled, ToolIntent, ToolResult, call_step
 from branchkit.journal.file import Writer, read
 from branchkit.record.fold import fold
 from branchkit.testing.crash import arm, in_child
-from branchkit.testing.effect_rows import count_rows
+from branchkit.testing.effect_rows import State, count_rows
 from branchkit.testing.effect_service import Audit, Contract, EffectService, effects, perform
+from branchkit.testing.effect_service import probe as ask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +62,7 @@ class Setup(NamedTuple):
     folder: Path
     point: str
     contract: Contract
-    probe: bool
+    can_ask: bool
     url: str
 
     @property
@@ -135,10 +136,11 @@ def run(
     *,
     workers: Executor,
     repeats: int = 5,
-    probe: bool = False,
+    can_ask: bool = False,
 ) -> Matrix:
-    """The matrix under ``policy``, a function of a module; ``probe``: the services can be asked.
+    """The matrix under ``policy``, which is a function of a module.
 
+    ``can_ask``: the services tell what became of an operation, and the tool has a probe for it.
     Raises UsageError if ``folder`` exists: two series in one folder cannot be told apart.
     """
     if folder.exists():
@@ -147,12 +149,14 @@ def run(
     cases: list[Case] = []
     databases = [folder / f"{contract}.sqlite" for contract in CONTRACTS]
     for contract, db in zip(CONTRACTS, databases, strict=True):
-        with EffectService(db, contract=contract, probe=probe, in_process=True) as service:
+        with EffectService(db, contract=contract, probe=can_ask, in_process=True) as service:
             futures = [
                 workers.submit(
                     run_case,
                     policy,
-                    Setup(folder / _name(contract, point, n), point, contract, probe, service.url),
+                    Setup(
+                        folder / _name(contract, point, n), point, contract, can_ask, service.url
+                    ),
                     db,
                 )
                 for point in POINTS
@@ -219,18 +223,16 @@ def record(setup: Setup) -> None:
     """The run that is killed: one call of a tool with an effect."""
     stop = POINTS[setup.point]
 
-    def order(operation: str) -> str:
-        receipt = order_once(setup, operation)
-        if stop.armed == "inside":
-            arm(stop.crash_point)
-        return receipt
-
     def before_the_call() -> None:
         if stop.armed == "before":
             arm(stop.crash_point)
 
-    tools = [tool(effect="external")(order)]
-    with recording(setup.journal, model=model_of(setup), tools=tools) as session:
+    def after_the_effect() -> None:
+        if stop.armed == "inside":
+            arm(stop.crash_point)
+
+    tools = [order_tool(setup, after_the_effect)]
+    with run_of(setup.journal, model=model_of(setup), tools=tools) as session:
         loop(session, before_the_call)
 
 
@@ -258,9 +260,27 @@ def model_of(setup: Setup) -> Callable[[ModelRequest], Message]:
     return order_then_end
 
 
-def order_once(setup: Setup, operation: str) -> str:
-    """The effect: one request to the counting service, under the operation's key."""
-    return perform(setup.url, operation, key=setup.operation).receipt
+def order_tool(setup: Setup, after_the_effect: Callable[[], None] = lambda: None) -> Tool:
+    """The tool with the effect, which says of its service what is true of it."""
+
+    def order(operation: str, key: Key) -> str:
+        receipt = perform(setup.url, operation, key=key).receipt
+        after_the_effect()
+        return receipt
+
+    def look(arguments: dict[str, Any], _key: str) -> ProbeAnswer:
+        known = ask(setup.url, arguments["operation"])
+        # What waits in a queue is not done, and will be: "not done" would be a promise.
+        words: dict[State, Literal["completed", "not_done", "unknown"]] = {
+            "done": "completed",
+            "absent": "not_done",
+            "queued": "unknown",
+        }
+        return ProbeAnswer(words[known.state], known.receipt or "")
+
+    keyed = setup.contract == "keyed"
+    can_ask = setup.can_ask and not keyed  # with a key nobody has to be asked
+    return tool(effect="external", key=keyed, probe=look if can_ask else None)(order)
 
 
 def naive(setup: Setup) -> str:
@@ -270,8 +290,27 @@ def naive(setup: Setup) -> str:
     that helps is up to the service's contract.
     """
     events, _ = read(setup.journal)
-    calls = fold(None, events).calls
-    if CALL in calls and calls[CALL].result is not None:
+    if any(isinstance(event.payload, ToolResult) for event in events):
         return "receipt found, nothing sent"
-    order_once(setup, setup.operation)
+    intents = [event.payload for event in events if isinstance(event.payload, ToolIntent)]
+    former_key = intents[0].idempotency_key if intents else f"first-of-{setup.operation}"
+    perform(setup.url, setup.operation, key=former_key)
     return "no receipt, sent once more"
+
+
+def settled(setup: Setup) -> str:
+    """Branchkit's own recovery: go on with the run, and settle what is in doubt first (R22)."""
+    before = len(read(setup.journal)[0])
+    try:
+        with run_of(
+            setup.journal, "resume", model=model_of(setup), tools=[order_tool(setup)]
+        ) as session:
+            loop(session)
+    except Waiting:
+        return "put to a person, nothing sent"
+    new = [event.payload for event in read(setup.journal)[0][before:]]
+    by = [payload.by for payload in new if isinstance(payload, Settled)]
+    sent = any(isinstance(payload, ToolIntent) for payload in new)
+    how = {"key": "sent again under its key", "probe": "the service was asked"}
+    said = [how[one] for one in by] + (["sent"] if sent else [])
+    return ", then ".join(said) or "nothing to settle"

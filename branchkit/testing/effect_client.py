@@ -7,8 +7,11 @@ import json
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from branchkit.boundary.contract import NoAnswer
 from branchkit.testing.effect_rows import State
+
+# The connection ended or the time was up. All but a ConnectionRefusedError leave open whether the
+# effect happened; they are what any client of this kind raises, so nothing is wrapped around them.
+NO_REPLY = (OSError, http.client.HTTPException)
 
 
 class Refused(Exception):
@@ -17,10 +20,6 @@ class Refused(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status}: {reason}")
         self.status = status
-
-
-class NoReply(NoAnswer):
-    """The connection ended or the time was up: whether the effect happened is not known."""
 
 
 class Receipt(NamedTuple):
@@ -46,14 +45,14 @@ def perform(
     parameters: dict[str, Any] | None = None,
     timeout_s: float = 10.0,
 ) -> Receipt:
-    """One effect, or the receipt of the same one. Raises Refused, and NoReply if none comes."""
+    """One effect, or the receipt of the same one. Raises Refused, and one of NO_REPLY."""
     body = {"operation": operation, "parameters": parameters or {}}
     headers = {} if key is None else {"idempotency-key": key}
     return Receipt(**ask("POST", f"{url}/effects", body, headers, token, timeout_s))
 
 
 def probe(url: str, operation: str, *, token: str | None = None, timeout_s: float = 10.0) -> Known:
-    """What became of ``operation``; reads only. Raises Refused and NoReply."""
+    """What became of ``operation``; reads only. Raises as ``perform``."""
     address = f"{url}/effects/{quote(operation, safe='')}"
     return Known(**ask("GET", address, None, {}, token, timeout_s))
 
@@ -66,7 +65,7 @@ def ask(
     token: str | None = None,
     timeout_s: float = 10.0,
 ) -> dict[str, Any]:
-    """The JSON that one request is answered with. Raises Refused and NoReply."""
+    """The JSON that one request is answered with. Raises as ``perform``."""
     parts = urlsplit(address)
     sent = dict(headers or {}) | ({} if token is None else {"authorization": f"Bearer {token}"})
     connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
@@ -76,8 +75,6 @@ def ask(
         )
         response = connection.getresponse()
         answer: dict[str, Any] = json.loads(response.read())
-    except (OSError, http.client.HTTPException) as error:
-        raise NoReply(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
     if response.status >= 400:

@@ -9,7 +9,7 @@ import pytest
 
 from branchkit.errors import UsageError
 from branchkit.process import Workers
-from branchkit.testing.crash_matrix import CONTRACTS, POINTS, naive, run
+from branchkit.testing.crash_matrix import CONTRACTS, POINTS, naive, run, settled
 from branchkit.testing.effect_service import audit
 
 
@@ -46,6 +46,40 @@ def test_the_naive_policy_repeats_five_of_forty(tmp_path: Path, workers: Workers
             ("in doubt", 1),
             ("completed", 1),
         ]
+
+
+def test_settled_none_of_forty_is_repeated_or_lost(tmp_path: Path, workers: Workers) -> None:
+    """R25, N09: 40 rows; what was in doubt was sent under its key, or the service was asked."""
+    found = run(settled, tmp_path / "series", workers=workers, can_ask=True)
+    assert len(found.cases) == 40
+    assert all(case.exit_code == -9 and case.reads_equal for case in found.cases)
+    assert (found.audit.rows, found.audit.operations, found.audit.duplicates) == (40, 40, 0)
+    assert all(case.after == 1 for case in found.cases)
+    did = {(case.contract, case.word, case.before, case.did) for case in found.cases}
+    assert did == {
+        ("keyed", "not sent", 0, "sent"),
+        ("keyed", "in doubt", 0, "sent again under its key"),
+        ("keyed", "in doubt", 1, "sent again under its key"),
+        ("keyed", "completed", 1, "nothing to settle"),
+        ("plain", "not sent", 0, "sent"),
+        ("plain", "in doubt", 0, "the service was asked, then sent"),
+        ("plain", "in doubt", 1, "the service was asked"),
+        ("plain", "completed", 1, "nothing to settle"),
+    }
+
+
+def test_with_nobody_to_ask_a_person_is_asked(tmp_path: Path, workers: Workers) -> None:
+    """R25, D10: plain contract, no probe: what is in doubt is put to a person and not sent."""
+    found = run(settled, tmp_path / "series", workers=workers, repeats=1)
+    doubtful = [
+        case for case in found.cases if case.contract == "plain" and case.word == "in doubt"
+    ]
+    assert {case.did for case in doubtful} == {"put to a person, nothing sent"}
+    # The same words in the same journal, and the world differs: that is why nothing is sent.
+    assert [(case.before, case.after) for case in doubtful] == [(0, 0), (1, 1)]
+    assert (found.audit.rows, found.audit.duplicates) == (7, 0)
+    others = [case for case in found.cases if case not in doubtful]
+    assert all(case.after == 1 for case in others)
 
 
 def test_a_series_never_goes_on_in_an_old_folder(tmp_path: Path, workers: Workers) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from branchkit.errors import UsageError
-from branchkit.testing.effect_client import NoReply, Refused
+from branchkit.testing.effect_client import NO_REPLY, Refused
 from branchkit.testing.effect_service import (
     Audit,
     Contract,
@@ -63,7 +63,7 @@ def test_no_reply_says_nothing(tmp_path: Path, switch: str, rows: int) -> None:
     """N01, D11: a client sees the same whether the reply was lost or the request was."""
     with EffectService(tmp_path / "e.sqlite", probe=True) as service:
         service.switch(**{switch: 1})
-        with pytest.raises(NoReply):
+        with pytest.raises(NO_REPLY):
             perform(service.url, "order")
         assert service.audit().rows == rows
         assert probe(service.url, "order").state == ("done" if rows else "absent")
@@ -74,7 +74,7 @@ def test_a_timeout_is_not_a_failure(tmp_path: Path) -> None:
     """D11: the client gives up before the reply; the effect is there all the same."""
     with EffectService(tmp_path / "e.sqlite") as service:
         service.switch(delay_s=60)
-        with pytest.raises(NoReply, match="TimeoutError"):
+        with pytest.raises(TimeoutError):
             perform(service.url, "order", timeout_s=0.05)
         assert service.audit().rows == 1
 
@@ -130,7 +130,7 @@ def test_the_service_itself_is_killed(tmp_path: Path, contract: Contract) -> Non
     db = tmp_path / "e.sqlite"
     with EffectService(db, contract=contract, in_process=True) as service:
         service.switch(die_after_commit=1)
-        with pytest.raises(NoReply):
+        with pytest.raises(NO_REPLY):
             perform(service.url, "order", key="k")
         service.close()
         assert audit(db).rows == 1
