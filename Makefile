@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test notebooks lab test-fs bench check format lock clean
+.PHONY: setup demo test notebooks lab test-fs crash bench check format lock clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,11 @@ test-fs: setup
 	BRANCHKIT_TEST_FS=full $(BIN)/pytest tests/t3_workspace
 	$(BIN)/python -m tests.t3_workspace.campaign
 	$(if $(PJD),$(BIN)/python tests/t3_workspace/pjdfstest_suite.py $(PJD))
+
+# Processes killed by the thousand (a sample is part of `make test`); the last line has the counts.
+# Another layer of crashes is another line of LAYERS in crash.py.
+crash: setup
+	$(BIN)/python tests/t5_crash/crash.py
 
 # Writes docs/performance.md; as root, some twenty minutes, with nothing else running.
 bench: setup

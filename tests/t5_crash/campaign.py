@@ -11,7 +11,7 @@ each death the journal's words are compared with the world, and at the end:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +57,9 @@ RECOVERY = (
     Place("checkpoint.written", "start"),
 )
 
+EXTERNAL: tuple[Kind, ...] = ("plain", "keyed", "probe")
+LONGEST_S = 0.2  # a run that nobody disturbs is done by then
+
 
 class Verdict(NamedTuple):
     """What one case came to. ``problems`` is empty, or the campaign has found something."""
@@ -66,7 +69,6 @@ class Verdict(NamedTuple):
     kills: int
     ending: str
     effects: int
-    in_doubt: int
     problems: list[str]
 
 
@@ -80,8 +82,37 @@ class Counts(NamedTuple):
     problems: list[str]
 
 
-def run(folder: Path, workers: Executor, *, repeats: int, kinds: Iterable[Kind] = KINDS) -> Counts:
-    """``repeats`` cases for each kind and place."""
+def run(
+    folder: Path,
+    workers: Executor,
+    *,
+    repeats: int,
+    first: int = 0,
+    kinds: Iterable[Kind] = KINDS,
+) -> Counts:
+    """``repeats`` cases for each kind and place, numbered from ``first``.
+
+    The number says which call is hit and where the recoveries die, so each is another case.
+    """
+    turns = range(first, first + repeats)
+    numbers = [(place, number) for place in range(len(PLACES)) for number in turns]
+    return _run(folder, workers, run_case, kinds, numbers)
+
+
+def run_at_moments(
+    folder: Path, workers: Executor, *, repeats: int, kinds: Iterable[Kind] = KINDS
+) -> Counts:
+    """``repeats`` cases for each kind, killed from outside, most of them soon after the start."""
+    return _run(folder, workers, run_moment, kinds, [(n, repeats) for n in range(repeats)])
+
+
+def _run(
+    folder: Path,
+    workers: Executor,
+    one_case: Callable[[Path, Kind, str, int, int], Verdict],
+    kinds: Iterable[Kind],
+    numbers: Sequence[tuple[int, int]],
+) -> Counts:
     verdicts: list[Verdict] = []
     for kind in kinds:
         db = folder / f"{kind}.sqlite"
@@ -90,9 +121,7 @@ def run(folder: Path, workers: Executor, *, repeats: int, kinds: Iterable[Kind] 
             db, contract=contract, probe=kind == "probe", in_process=True
         ) as service:
             futures = [
-                workers.submit(run_case, folder, kind, service.url, place, number)
-                for place in range(len(PLACES))
-                for number in range(repeats)
+                workers.submit(one_case, folder, kind, service.url, *pair) for pair in numbers
             ]
             verdicts += [future.result() for future in futures]
     return Counts(
@@ -108,8 +137,7 @@ def run(folder: Path, workers: Executor, *, repeats: int, kinds: Iterable[Kind] 
 
 def run_case(folder: Path, kind: Kind, url: str, place: int, number: int) -> Verdict:
     """One case, its deaths and its end; in a process with one thread."""
-    name = f"{kind}-{place}-{number}"
-    case = Case(folder / name, kind, url, at=number % len(CALLS) + 1)
+    case = Case(folder / f"{kind}-{place}-{number}", kind, url, at=number % len(CALLS) + 1)
     case.folder.mkdir()
     db = folder / f"{kind}.sqlite"
     first = in_child(record, case, PLACES[place])
@@ -123,15 +151,39 @@ def run_case(folder: Path, kind: Kind, url: str, place: int, number: int) -> Ver
         problems += after_a_death(case, db)
         if not again.killed:
             break
-    last = _at_last(case, db)
-    problems += at_the_end(case, db, last)
-    found = fold(None, read(case.journal)[0])
-    doubts = sum(call.word == "in doubt" for call in found.calls.values())
-    return Verdict(name, kind, kills, str(last.value), len(rows(case, db)), doubts, problems)
+    return _verdict(case, db, kills, problems)
 
 
-def _at_last(case: Case, db: Path) -> Ended:
-    """The process that is left alone; a run that had ended already says so itself."""
+def run_moment(folder: Path, kind: Kind, url: str, number: int, of: int) -> Verdict:
+    """One case that is killed from outside, first while it runs, then while it is recovered."""
+    case = Case(folder / f"{kind}-{number}", kind, url, at=0)
+    case.folder.mkdir()
+    db = folder / f"{kind}.sqlite"
+    moment_s = LONGEST_S * ((number + 1) / of) ** 2
+    first = in_child(record, case, None, kill_after_s=moment_s)
+    kills, problems = int(first.killed), []
+    if case.journal.exists():
+        problems += after_a_death(case, db)
+        if fold(None, read(case.journal)[0]).status != "completed":
+            again = in_child(resume, case, kill_after_s=moment_s)
+            kills += again.killed
+            problems += after_a_death(case, db)
+        return _verdict(case, db, kills, problems)
+    # It died before its first event was durable, so nothing can have happened: it is begun anew.
+    problems += [f"{row.operation} happened before there was a journal" for row in rows(case, db)]
+    return Verdict(case.folder.name, kind, kills, "not begun", 0, problems)
+
+
+def _verdict(case: Case, db: Path, kills: int, problems: list[str]) -> Verdict:
+    last = _at_last(case)
+    problems = problems + at_the_end(case, db, last)
+    return Verdict(
+        case.folder.name, case.kind, kills, str(last.value), len(rows(case, db)), problems
+    )
+
+
+def _at_last(case: Case) -> Ended:
+    """The process that is left alone; a run that has ended is not resumed."""
     if fold(None, read(case.journal)[0]).status == "completed":
         return Ended(0, 0, "completed")
     return in_child(resume, case)

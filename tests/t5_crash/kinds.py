@@ -28,7 +28,8 @@ from branchkit.testing.effect_service import perform
 from branchkit.testing.effect_service import probe as ask
 from branchkit.workspace import Branch, Workspaces
 
-Kind = Literal["pure", "workspace", "plain", "keyed", "probe"]
+# "lied" is for the check of the check: the tool promises keys, the service does not keep them.
+Kind = Literal["pure", "workspace", "plain", "keyed", "probe", "lied"]
 KINDS: tuple[Kind, ...] = ("pure", "workspace", "plain", "keyed", "probe")
 TURNS = ((1,), (2, 3))  # which calls each turn makes
 CALLS = ("t0001.1", "t0002.1", "t0002.2")
@@ -158,7 +159,7 @@ def external(case: Case, arming: Arming) -> Tool:
         return ProbeAnswer(state, known.receipt or "")
 
     probe = look if case.kind == "probe" else None
-    return tool(effect="external", key=case.kind == "keyed", probe=probe)(act)
+    return tool(effect="external", key=case.kind in ("keyed", "lied"), probe=probe)(act)
 
 
 # --- files: what the tool changes is a workspace, which is restored and done again ---

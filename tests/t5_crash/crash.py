@@ -1,0 +1,116 @@
+"""``make crash``: every layer of crashes at full size; the last line has the counts.
+
+    python tests/t5_crash/crash.py [--repeats N] [LAYER...]
+
+A layer is a function from a folder and two workers to its counts; one more layer is one more line
+in LAYERS. Exits with 1 if a layer found a problem, or did less than it is there for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import campaign
+
+from branchkit.process import Workers
+from branchkit.testing import crash_matrix
+
+KILLS = 1_000  # R26: at least so many; there are more
+
+# One class of tool at one place is killed at least so often; external has three contracts.
+KILLS_A_PLACE = 60
+
+
+class Layer(NamedTuple):
+    """What one layer did: its counts in words, and what it found."""
+
+    counts: str
+    problems: list[str]
+    kills: int = 0
+
+
+def matrix(folder: Path, workers: Workers, _repeats: int) -> Layer:
+    """R25: the published experiment and two recoveries of ours."""
+    policies = (
+        ("naive", crash_matrix.naive, True, 45),
+        ("settled", crash_matrix.settled, True, 40),
+        ("nobody to ask", crash_matrix.settled, False, 35),
+    )
+    problems, counts = [], []
+    for name, policy, can_ask, wanted in policies:
+        found = crash_matrix.run(policy, folder / name, workers=workers, can_ask=can_ask)
+        counts.append(f"{name} {found.audit.rows}")
+        if found.audit.rows != wanted:
+            problems.append(f"{name}: {found.audit.rows} effects instead of {wanted}")
+    return Layer(f"matrix: effects of 40 cases: {', '.join(counts)}", problems, 120)
+
+
+def kills(folder: Path, workers: Workers, repeats: int) -> Layer:
+    """R26: every class of tool at every place, and recovery itself."""
+    found = [
+        campaign.run(folder, workers, repeats=repeats, kinds=("pure", "workspace")),
+        campaign.run(folder, workers, repeats=-(-repeats // 3), kinds=campaign.EXTERNAL),
+    ]
+    total = sum(one.kills for one in found)
+    problems = [problem for one in found for problem in one.problems]
+    if repeats >= KILLS_A_PLACE and total < KILLS:
+        problems.append(f"only {total} kills")
+    counts = (
+        f"kills at named places: {total} in {sum(one.cases for one in found)} runs,"
+        f" {sum(one.effects for one in found)} effects,"
+        f" {sum(one.escalated for one in found)} runs put to a person"
+    )
+    return Layer(counts, problems, total)
+
+
+def moments(folder: Path, workers: Workers, repeats: int) -> Layer:
+    """N19: killed at any moment whatever, also inside a write."""
+    found = campaign.run_at_moments(folder, workers, repeats=repeats)
+    counts = f"kills at random moments: {found.kills} in {found.cases} runs"
+    return Layer(counts, found.problems, found.kills)
+
+
+LAYERS: dict[str, Callable[[Path, Workers, int], Layer]] = {
+    "matrix": matrix,
+    "kills": kills,
+    "moments": moments,
+}
+
+
+def main() -> int:
+    """Run the layers that were named, or all; returns the exit code."""
+    parser = argparse.ArgumentParser(description="crashes of every kind, counted")
+    parser.add_argument("layers", nargs="*", choices=[[], *LAYERS], default=[])
+    parser.add_argument("--repeats", type=int, default=KILLS_A_PLACE)
+    wanted = parser.parse_args()
+    done: list[Layer] = []
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="branchkit-crash-") as name:
+        for layer in wanted.layers or list(LAYERS):
+            folder = Path(name) / layer
+            folder.mkdir()
+            with Workers(min(2, os.cpu_count() or 1)) as workers:
+                done.append(LAYERS[layer](folder, workers, wanted.repeats))
+            print(f"{done[-1].counts}; problems: {len(done[-1].problems)}", flush=True)
+    problems = [problem for layer in done for problem in layer.problems]
+    for problem in problems:
+        print(problem)
+    total = sum(layer.kills for layer in done)
+    print(
+        f"crash: {total} kills, {len(problems)} problems (duplicates, silent losses, phantoms) in"
+        f" {time.monotonic() - started:.0f} s on Linux {platform.release().split('-')[0]}: "
+        + "; ".join(layer.counts for layer in done)
+    )
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
