@@ -1,26 +1,33 @@
 """A base: a directory that branches start from, read lazily and never written.
 
-``<store>/bases/<id>.json`` says where it is and what inode numbers alone cannot tell (hard links,
-numbers that are too big or not unique); ``<id>.manifest`` lists every path with its hashes, so the
-hash of a branch costs only what the branch changed. The id is made from the manifest without inode
-numbers and change times: the same tree has the same id on every machine.
+``<store>/bases/<id>.json`` says where it is and which paths are one inode; ``<id>.index`` (see
+`known`) holds every path with its hashes, so the hash of a branch costs only what the branch
+changed. The id is made from the entries without inode numbers and change times: the same tree has
+the same id on every machine.
+
+A base counts as frozen. Names, modes, times, attributes and link targets come from the index, so
+what was put into the base, taken out of it or touched there later is in no branch. Contents come
+from the files: one that is not what it was is drift, found when it is opened, copied or hashed, and
+an error that names it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from branchkit import disk
 from branchkit.errors import UsageError, WorkspaceError
-from branchkit.workspace import hashes, stale, sums
+from branchkit.workspace import hashes, known, stale, sums
+from branchkit.workspace.known import Index, Row
 from branchkit.workspace.layers import MAPPED_FIDS, Rec
 from branchkit.workspace.places import InBase
-from branchkit.workspace.scan import Entry, digests, portable, scan, user_xattrs
+from branchkit.workspace.scan import Entry, content_hash, digests, portable, scan
 from branchkit.workspace.sparse import segments_of
 
 
@@ -30,35 +37,34 @@ class Head(NamedTuple):
     directory: str
     tree_hash: str
     links: list[list[str]]  # paths that are one inode
-    odd: dict[str, int]  # path -> fid where the inode number cannot be used
+    odd: dict[str, int] = {}  # noqa: RUF012 of heads that were written before there was an index
 
 
-class Known(NamedTuple):
-    """What the manifest says of a path."""
-
-    sha: bytes
-    digest: bytes
+class _Owner(NamedTuple):
+    uid: int
+    gid: int
+    atime_ns: int
+    nlink: int
     size: int
-    mtime_ns: int
 
 
 class Base:
     """The base as a tree asks for it (`layers.Lower`)."""
 
     def __init__(self, base_id: str, store: Path) -> None:
-        head = json.loads(_head_path(store, base_id).read_bytes())
         self.id = base_id
-        self.head = Head(**head)
+        self.head = _head(store, base_id)
         self.directory = self.head.directory
-        self._manifest = _manifest_path(store, base_id)
-        self._known: dict[str, Known] | None = None
         self._sums = _sums_path(store)
         self._segments: dict[str, sums.Segments] = {}
+        self._index = _index(store, base_id)
         self._links = {path: group for group in self.head.links for path in group}
         self._paths: dict[int, str] = {}
-        self._fids: dict[str, int] = {}  # directories only
         self._records: dict[int, Rec] = {}
-        self.root = self._fid_of("")
+        self.memory = hashes.Memory()
+        self._same: set[str] = set()  # files of another inode whose content was found to be equal
+        self.root = self._index.root.fid
+        self._paths[self.root] = ""
 
     def record(self, fid: int) -> Rec:
         """The record of ``fid``; KeyError when no directory listing has named it yet."""
@@ -72,18 +78,14 @@ class Base:
         path = self._paths[fid]
         prefix = path + "/" if path else ""
         names: dict[bytes, int] = {}
-        with os.scandir(self.full(path)) as listing:
-            for entry in listing:
-                below = prefix + entry.name
-                child = self.head.odd.get(below) or entry.inode()
-                self._paths.setdefault(child, below)
-                names[os.fsencode(entry.name)] = child
+        for name, row in self._index.rows(path).items():
+            names[name] = row.fid
+            self._paths.setdefault(row.fid, prefix + os.fsdecode(name))
         return names
 
     def xattrs(self, fid: int) -> dict[bytes, bytes]:
         """The user.* attributes of ``fid``."""
-        found = user_xattrs(self.full(self._paths[fid]))
-        return {os.fsencode(name): bytes.fromhex(value) for name, value in found.items()}
+        return self._row(self._paths[fid]).xattrs
 
     def path(self, fid: int) -> str:
         """Where ``fid`` lies, relative to the base."""
@@ -99,23 +101,32 @@ class Base:
 
     def digest(self, fid: int) -> bytes:
         """The Merkle digest of an unchanged directory."""
-        return self.known(self._paths[fid]).digest
+        return self._row(self._paths[fid]).digest
 
-    def known(self, path: str) -> Known:
-        """What the manifest says of ``path``; WorkspaceError when it was not there then."""
-        if self._known is None:
-            self._known = {
-                entry.path: Known(bytes.fromhex(entry.sha), digest, entry.size, entry.mtime_ns)
-                for entry, digest in _lines(self._manifest)
+    def has(self, fid: int) -> bool:
+        """Whether ``fid`` is known to be of the base."""
+        return fid in self._paths
+
+    def rows(self, fid: int) -> hashes.Rows:
+        """What gave the digest of an unchanged directory."""
+        path = self._paths[fid]
+        digest = self._row(path).digest
+        rows = self.memory.rows(digest)
+        if rows is None:
+            names = self._index.rows(path)
+            in_git_dir = hashes.is_git_dir(names)
+            kept = {
+                name: hashes.row(name, row.digest)
+                for name, row in names.items()
+                if not hashes.excluded(name, in_git_dir=in_git_dir)
             }
-        found = self._known.get(path)
-        if found is None:
-            raise drift(self.full(path))
-        return found
+            rows = hashes.Rows(in_git_dir, kept)
+            self.memory.keep(digest, rows)
+        return rows
 
     def sha(self, data: InBase) -> bytes:
         """The content hash of an unchanged file; WorkspaceError when the base has changed."""
-        return self._unchanged(data).sha
+        return self._now(data.path).sha
 
     def segments(self, data: InBase) -> sums.Segments:
         """The leaves of an unchanged file (see `sums`), from the store or, once, from the file."""
@@ -135,52 +146,84 @@ class Base:
             self._segments[data.path] = known
         return known
 
-    def _unchanged(self, data: InBase) -> Known:
-        known = self.known(data.path)
-        if (known.size, known.mtime_ns) != (data.size, data.mtime_ns):
-            raise drift(self.full(data.path))
-        return known
+    def unchanged(self, path: str) -> Path:
+        """Where an unchanged file lies; WorkspaceError when the base has changed."""
+        self._now(path)
+        return Path(self.full(path))
+
+    def _now(self, path: str) -> Row:
+        try:
+            return self._checked(path, os.lstat(self.full(path)))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise drift(self.full(path)) from error
 
     def open(self, data: InBase) -> int:
         """A descriptor for reading an unchanged file; WorkspaceError when the base has changed."""
-        self._unchanged(data)
-        fd = os.open(self.full(data.path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        info = os.fstat(fd)
-        if (info.st_size, info.st_mtime_ns) != (data.size, data.mtime_ns):
+        try:
+            fd = os.open(self.full(data.path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise drift(self.full(data.path)) from error
+            raise
+        try:
+            self._checked(data.path, os.fstat(fd))
+        except BaseException:
             os.close(fd)
-            raise drift(self.full(data.path))
+            raise
         return fd
 
-    def _fid_of(self, path: str) -> int:
-        fid = self._fids.get(path)
-        if fid is None:
-            fid = self.head.odd.get(path) or os.lstat(self.full(path)).st_ino
-            self._fids[path] = fid
-            self._paths.setdefault(fid, path)
+    def _row(self, path: str) -> Row:
+        row = self._index.row(path)
+        if row is None:
+            raise drift(self.full(path))
+        return row
+
+    def _checked(self, path: str, info: os.stat_result) -> Row:
+        """What the index says of a file whose content is wanted; drift if it is another one.
+
+        Another inode or change time may still be the same content (a restored backup, a chmod
+        there and back): then the content decides, once.
+        """
+        row = self._row(path)
+        if (info.st_mode, info.st_size, info.st_mtime_ns) != (row.mode, row.size, row.mtime_ns):
+            raise drift(self.full(path))
+        if (info.st_ino, info.st_ctime_ns) != (row.inode, row.ctime_ns) and path not in self._same:
+            if content_hash(self.full(path)) != row.sha.hex():
+                raise drift(self.full(path))
+            self._same.add(path)
+        return row
+
+    def _folder_of(self, path: str) -> int:
+        folder = os.path.dirname(path)
+        fid = self._row(folder).fid
+        self._paths.setdefault(fid, folder)
         return fid
 
     def _load(self, path: str) -> Rec:
-        info = os.lstat(self.full(path))
-        rec = Rec(info.st_mode, info.st_uid, info.st_gid, 0, rdev=info.st_rdev)
-        rec.size = info.st_size
-        rec.atime_ns, rec.mtime_ns, rec.ctime_ns = (
-            info.st_atime_ns, info.st_mtime_ns, info.st_ctime_ns,
-        )  # fmt: skip
-        rec.xattrs = None
+        row = self._row(path)
+        info = self._owner(path)
+        rec = Rec(row.mode, info.uid, info.gid, 0, rdev=row.rdev)
+        rec.name, rec.size, rec.mtime_ns = row.name, row.size, row.mtime_ns
+        rec.atime_ns, rec.ctime_ns = info.atime_ns, row.ctime_ns
+        rec.xattrs = dict(row.xattrs)
         group = self._links.get(path, [path])
-        rec.parents = tuple(self._fid_of(os.path.dirname(p)) for p in group) if path else ()
-        rec.nlink = max(info.st_nlink, 2) if rec.is_dir else len(group)
+        rec.parents = tuple(self._folder_of(p) for p in group) if path else ()
+        rec.nlink = max(info.nlink, 2) if rec.is_dir else len(group)
         if rec.is_dir:
             rec.entries = None
+            rec.size = info.size
         elif rec.data is not None:
-            rec.data = InBase(path, info.st_size, info.st_mtime_ns)
-        else:
-            rec.target = _target(self.full(path))
+            rec.data = InBase(path, row.size, row.mtime_ns)
+        rec.target = row.target
         return rec
 
-
-def _target(path: str) -> bytes:
-    return os.fsencode(os.readlink(path)) if os.path.islink(path) else b""
+    def _owner(self, path: str) -> _Owner:
+        """What only the file system knows; a file that has gone shows when it is opened."""
+        try:
+            info = os.lstat(self.full(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return _Owner(os.geteuid(), os.getegid(), 0, 2, 0)
+        return _Owner(info.st_uid, info.st_gid, info.st_atime_ns, info.st_nlink, info.st_size)
 
 
 def drift(path: str) -> WorkspaceError:
@@ -215,9 +258,9 @@ def refuse(directory: Path, store: Path) -> None:
 
 
 def add(directory: Path, store: Path, *, expect: str | None = None) -> str:
-    """Write head and manifest of ``directory`` into the store; returns the base's id.
+    """Write head and index of ``directory`` into the store; returns the base's id.
 
-    ``expect`` is the id that the manifest must give (an import); WorkspaceError if it does not.
+    ``expect`` is the id that the entries must give (an import); WorkspaceError if it does not.
     """
     leaves: dict[str, sums.Segments] = {}
     entries = scan(directory, _last_scan(directory, store), leaves)
@@ -229,12 +272,21 @@ def add(directory: Path, store: Path, *, expect: str | None = None) -> str:
             hint="the pack is damaged, or this file system cannot hold its times or attributes",
         )
     _keep_sums(_sums_path(store), leaves)
-    odd = _odd(entries)
-    head = Head(os.fspath(directory), hashes.render(by_path[""]), _groups(entries), odd)
-    lines = [json.dumps([*e, by_path[e.path].hex()], separators=(",", ":")) for e in entries]
-    disk.write_durably(_manifest_path(store, base_id), "\n".join(lines).encode() + b"\n")
+    head = Head(os.fspath(directory), hashes.render(by_path[""]), _groups(entries))
+    known.write(_index_path(store, base_id), entries, by_path, _fids(store, base_id, entries))
     disk.write_durably(_head_path(store, base_id), json.dumps(head._asdict()).encode())
     return base_id
+
+
+def _fids(store: Path, base_id: str, entries: Sequence[Entry]) -> dict[str, int]:
+    """Fids that are not inode numbers; all, if this base was added before.
+
+    Layers name inodes by fid, so a base that was moved to other inodes must keep the old ones.
+    """
+    if not _head_path(store, base_id).exists():
+        return _odd(entries)
+    old = _index(store, base_id)
+    return {entry.path: row.fid for entry in entries if (row := old.row(entry.path))}
 
 
 def identify(entries: Sequence[Entry]) -> str:
@@ -248,20 +300,33 @@ def identify(entries: Sequence[Entry]) -> str:
 
 def manifest(store: Path, base_id: str) -> list[Entry]:
     """Every entry of a base as it was when it was added."""
-    return [entry for entry, _ in _lines(_manifest_path(store, base_id))]
+    return list(_index(store, base_id).entries())
 
 
 def _last_scan(directory: Path, store: Path) -> dict[str, Entry]:
-    for head in (store / "bases").glob("*.json"):
-        if json.loads(head.read_bytes())["directory"] == os.fspath(directory):
-            return {entry.path: entry for entry in manifest(store, head.stem)}
+    for path in (store / "bases").glob("*.json"):
+        if _head(store, path.stem).directory == os.fspath(directory):
+            return {entry.path: entry for entry in manifest(store, path.stem)}
     return {}
 
 
-def _lines(path: Path) -> Iterable[tuple[Entry, bytes]]:
-    for line in path.read_bytes().splitlines():
-        *fields, digest = json.loads(line)
-        yield Entry(*fields), bytes.fromhex(digest)
+def _head(store: Path, base_id: str) -> Head:
+    return Head(**json.loads(_head_path(store, base_id).read_bytes()))
+
+
+def _index(store: Path, base_id: str) -> Index:
+    """The index of a base; made from its manifest where an older branchkit added it."""
+    path = _index_path(store, base_id)
+    if not path.exists():
+        lines = (store / "bases" / f"{base_id}.manifest").read_bytes().splitlines()
+        rows = [json.loads(line) for line in lines]
+        entries = [Entry(*fields[:-1]) for fields in rows]
+        by_path = {
+            entry.path: bytes.fromhex(fields[-1])
+            for entry, fields in zip(entries, rows, strict=True)
+        }
+        known.write(path, entries, by_path, _head(store, base_id).odd)
+    return Index(path)
 
 
 def _groups(entries: Sequence[Entry]) -> list[list[str]]:
@@ -290,8 +355,8 @@ def _head_path(store: Path, base_id: str) -> Path:
     return store / "bases" / f"{base_id}.json"
 
 
-def _manifest_path(store: Path, base_id: str) -> Path:
-    return store / "bases" / f"{base_id}.manifest"
+def _index_path(store: Path, base_id: str) -> Path:
+    return store / "bases" / f"{base_id}.index"
 
 
 def _sums_path(store: Path) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from branchkit import disk
-from branchkit.workspace import edit, hashes, log
+from branchkit.workspace import edit, log
 from branchkit.workspace.base import Base
 from branchkit.workspace.changes import (
     Change,
@@ -30,6 +30,7 @@ from branchkit.workspace.changes import (
 )
 from branchkit.workspace.content import Contents, pwrite_all
 from branchkit.workspace.layers import INLINE_BYTES, Frozen, Rec, Tree
+from branchkit.workspace.merkle import Merkle, recall
 from branchkit.workspace.places import SEGMENT_BYTES, Hosted, Pieces
 from branchkit.workspace.space import FRAME_BYTES, Space, file_bytes, taken_bytes
 from branchkit.workspace.spares import Spares
@@ -67,6 +68,7 @@ class Live:
         self.base = base
         self.tree = Tree(base, layer, frozen)
         self.contents = Contents(layers, base)
+        self.merkle = Merkle(self.tree, base, self.contents)
         self.on_change: Callable[[Sequence[Change]], None] = lambda changes: None
         self._log: log.Log | None = None
         self._good_bytes = replay(self.tree, self._log_path(layer))
@@ -269,6 +271,7 @@ class Live:
 
         One fdatasync for the row and the changes: where the catalogue lost the row, the log has it.
         """
+        self.log.append(*self.merkle.frame()[:2])
         self.log.append(row)
         self.sync()
 
@@ -298,50 +301,7 @@ class Live:
 
     def digest(self) -> bytes:
         """The Merkle digest of the whole tree; computes only what changed since the last time."""
-        return self._directory(self.tree.root)
-
-    def _directory(self, fid: int) -> bytes:
-        tree = self.tree
-        if fid not in tree.digests:
-            return self.base.digest(fid)
-        done = tree.digests[fid]
-        if done is None:
-            entries = tree.entries(fid)
-            in_git_dir = hashes.is_git_dir(entries)
-            children = [
-                (name, self.child_digest(name, child, in_git_dir=in_git_dir))
-                for name, child in entries.items()
-                if not hashes.excluded(name, in_git_dir=in_git_dir)
-            ]
-            done = hashes.directory(tree.get(fid).mode, children, tree.xattrs(fid))
-            tree.digests[fid] = done
-        return done
-
-    def child_digest(self, name: bytes, fid: int, *, in_git_dir: bool) -> bytes:
-        """The digest of ``fid`` as a child called ``name``: a git index is hashed by entries."""
-        rec = self.tree.get(fid)
-        if rec.is_dir:
-            return self._directory(fid)
-        if in_git_dir and name == b"index" and stat.S_ISREG(rec.mode):
-            special = hashes.index_leaf(rec.mode, self.contents.whole(fid, rec))
-            if special is not None:
-                return special
-        return self.leaf(fid)
-
-    def leaf(self, fid: int) -> bytes:
-        """The digest of anything but a directory."""
-        rec = self.tree.get(fid)
-        if rec.leaf is None:
-            content = self.contents.sha(fid, rec) if stat.S_ISREG(rec.mode) else b""
-            rec.leaf = hashes.leaf(
-                rec.mode,
-                rec.size,
-                content,
-                target=rec.target,
-                rdev=rec.rdev,
-                xattrs=self.tree.xattrs(fid),
-            )
-        return rec.leaf
+        return self.merkle.digest()
 
 
 def _empties(changes: Sequence[Change]) -> bool:
@@ -353,7 +313,9 @@ def replay(tree: Tree, path: Path) -> int:
     """Apply the log at ``path`` to ``tree``; returns how many bytes of it are good."""
     good_bytes = 0
     for frame in log.read(path):
-        if not isinstance(frame.value, dict):  # the row of a snapshot: see `Live.seal`
+        if isinstance(frame.value, dict):
+            recall(tree, frame)
+        else:
             changes = decode(frame.value)
             if not _of_nameless(tree, changes[0]):
                 tree.apply(changes, frame.blob)

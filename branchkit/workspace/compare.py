@@ -46,7 +46,7 @@ def _own_digest(live: Live, fid: int, pair: Pair) -> bytes:
     if rec.is_dir:
         return hashes.directory(rec.mode, (), live.tree.xattrs(fid))
     name = os.fsencode(pair.path.rpartition("/")[2])
-    return live.child_digest(name, fid, in_git_dir=pair.in_git_dir)
+    return live.merkle.child(name, fid, in_git_dir=pair.in_git_dir)
 
 
 def pairs(old: Live, new: Live, *, logical: bool) -> Iterator[Pair]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from branchkit.workspace import gitindex
 
@@ -21,6 +23,8 @@ VOLATILE: tuple[str, ...] = (
     "**/__pycache__/**: left out",
     "**/*.pyc: left out",
 )
+
+MEMORY_ROWS = 200_000  # some 30 MB
 
 _KINDS = {
     stat.S_IFREG: b"f",
@@ -77,9 +81,49 @@ def directory(
     mode: int, children: Iterable[tuple[bytes, bytes]], xattrs: Mapping[bytes, bytes]
 ) -> bytes:
     """The digest of a directory whose ``children`` are (name, digest) pairs in any order."""
+    return directory_of(mode, (row(name, below) for name, below in sorted(children)), xattrs)
+
+
+def row(name: bytes, digest: bytes) -> bytes:
+    """What one child gives to the digest of its directory."""
+    return _part(name) + digest
+
+
+def directory_of(mode: int, rows: Iterable[bytes], xattrs: Mapping[bytes, bytes]) -> bytes:
+    """The digest of a directory from the `row` of each child, sorted by name."""
     digest = hashlib.sha256(b"d %o " % stat.S_IMODE(mode) + _part(_xattrs(xattrs)))
-    digest.update(b"".join(_part(name) + below for name, below in sorted(children)))
+    digest.update(b"".join(rows))
     return digest.digest()
+
+
+class Rows(NamedTuple):
+    """The rows of one directory in their order. Shared: never written once it is remembered."""
+
+    in_git_dir: bool
+    by_name: dict[bytes, bytes]
+
+
+class Memory:
+    """The rows of directories by the digest that they gave: the latest `MEMORY_ROWS`."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, Rows] = OrderedDict()
+        self._count = 0
+
+    def keep(self, digest: bytes, rows: Rows) -> None:
+        """Remember the rows behind ``digest``."""
+        if digest not in self._kept:
+            self._kept[digest] = rows
+            self._count += len(rows.by_name)
+        while self._count > MEMORY_ROWS and len(self._kept) > 1:
+            self._count -= len(self._kept.popitem(last=False)[1].by_name)
+
+    def rows(self, digest: bytes) -> Rows | None:
+        """The rows behind ``digest``, if they are still remembered."""
+        found = self._kept.get(digest)
+        if found is not None:
+            self._kept.move_to_end(digest)
+        return found
 
 
 def is_git_dir(names: Collection[bytes]) -> bool:

@@ -51,7 +51,8 @@ class Rec:
 
     __slots__ = (
         "atime_ns", "ctime_ns", "data", "entries", "epoch", "gid", "leaf", "mode", "mtime_ns",
-        "nlink", "parents", "rdev", "sha", "shared", "size", "sums", "target", "uid", "xattrs",
+        "name", "nlink", "parents", "rdev", "sha", "shared", "size", "sums", "target", "uid",
+        "xattrs",
     )  # fmt: skip
 
     def __init__(self, mode: int, uid: int, gid: int, now_ns: int, *, rdev: int = 0) -> None:
@@ -66,6 +67,7 @@ class Rec:
         self.entries: dict[bytes, int] | None = {} if stat.S_ISDIR(mode) else None
         regular = stat.S_ISREG(mode)
         self.data: bytearray | Hosted | InBase | Pieces | None = bytearray() if regular else None
+        self.name = b""  # one of its names: where to look first
         self.target = b""
         self.xattrs: dict[bytes, bytes] | None = {}  # None: not yet read from the base
         self.epoch: object = None
@@ -107,7 +109,7 @@ class Frozen(NamedTuple):
     """What a snapshot needs to be forked: O(1) to share."""
 
     layers: tuple[dict[int, Rec], ...]
-    digests: dict[int, bytes | None]
+    digests: dict[int, bytes]
     next_fid: int
 
 
@@ -119,8 +121,10 @@ class Tree:
         self.root = lower.root
         self.layer = layer
         self.layers: tuple[dict[int, Rec], ...] = frozen.layers if frozen else ()
-        # Merkle hashes of directories that differ from the base; None = to be computed again.
-        self.digests: dict[int, bytes | None] = dict(frozen.digests) if frozen else {}
+        # Merkle hashes of directories that differ from the base, and what moved in a directory
+        # since its hash was computed: names that were put or cut, inodes that changed.
+        self.digests: dict[int, bytes] = dict(frozen.digests) if frozen else {}
+        self.moved: dict[int, set[bytes | int]] = {}
         self.next_fid = frozen.next_fid if frozen else NEW_FIDS
         self.top: dict[int, Rec] = {}
         self.view: dict[int, Rec] = {}
@@ -211,21 +215,23 @@ class Tree:
         self.top[fid] = self.view[fid] = rec
         return rec
 
-    def _stale(self, fid: int) -> None:
-        """The hashes of directory ``fid`` and all above it are no longer true."""
-        digests = self.digests
-        if digests.get(fid, b"") is None:
-            return  # then everything above is stale already
-        digests[fid] = None
-        for parent in self.get(fid).parents:
-            self._stale(parent)
+    def _stale(self, fid: int, what: bytes | int | None) -> None:
+        """The hashes of directory ``fid`` and all above it are no longer true: ``what`` moved."""
+        moved = self.moved.get(fid)
+        if moved is None:  # else everything above is stale already
+            moved = self.moved[fid] = set()
+            for parent in self.get(fid).parents:
+                self._stale(parent, fid)
+        if what is not None:
+            moved.add(what)
 
-    def _touched(self, fid: int, rec: Rec) -> None:
+    def _touched(self, fid: int, rec: Rec, name: bytes | None = None) -> None:
+        """``fid`` is not what it was; of a directory: what has the name ``name`` in it."""
         rec.leaf = None
         if rec.is_dir:
-            self._stale(fid)
+            self._stale(fid, name)
         for parent in rec.parents:
-            self._stale(parent)
+            self._stale(parent, fid)
 
     def _up(self, change: Up) -> None:
         self.lower.learn(change.fid, change.path)
@@ -238,24 +244,25 @@ class Tree:
         rec.epoch = self.epoch
         self.top[change.fid] = self.view[change.fid] = rec
         if rec.is_dir:
-            self.digests[change.fid] = None
+            self.moved[change.fid] = set()
         self.next_fid = max(self.next_fid, change.fid + 1)
 
-    def _names(self, fid: int, now_ns: int) -> tuple[Rec, dict[bytes, int]]:
+    def _names(self, fid: int, name: bytes, now_ns: int) -> tuple[Rec, dict[bytes, int]]:
         rec = self._own(fid)
         entries = self.entries(fid)
         if rec.shared:
             entries = dict(entries)
             rec.entries, rec.shared = entries, False
         rec.mtime_ns = rec.ctime_ns = now_ns
-        self._touched(fid, rec)
+        self._touched(fid, rec, name)
         return rec, entries
 
     def _put(self, change: Put) -> None:
-        parent, entries = self._names(change.fid, change.now_ns)
-        entries[os.fsencode(change.name)] = change.child
+        name = os.fsencode(change.name)
+        parent, entries = self._names(change.fid, name, change.now_ns)
+        entries[name] = change.child
         child = self._own(change.child)
-        child.parents = (*child.parents, change.fid)
+        child.parents, child.name = (*child.parents, change.fid), name
         child.ctime_ns = change.now_ns
         if child.is_dir:
             parent.nlink += 1
@@ -263,8 +270,9 @@ class Tree:
             child.nlink += 1
 
     def _cut(self, change: Cut) -> None:
-        parent, entries = self._names(change.fid, change.now_ns)
-        child = self._own(entries.pop(os.fsencode(change.name)))
+        name = os.fsencode(change.name)
+        parent, entries = self._names(change.fid, name, change.now_ns)
+        child = self._own(entries.pop(name))
         at = child.parents.index(change.fid)
         child.parents = child.parents[:at] + child.parents[at + 1 :]
         child.ctime_ns = change.now_ns

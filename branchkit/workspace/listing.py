@@ -51,7 +51,7 @@ def content(live: Live, entry: Entry) -> Content:
     """The content of a file that `entry_of` described."""
     rec = live.tree.get(entry.inode)
     if isinstance(rec.data, InBase):
-        return Path(live.base.full(rec.data.path))
+        return live.base.unchanged(rec.data.path)
     if isinstance(rec.data, Hosted):
         return live.contents.host_path(rec.data)
     if isinstance(rec.data, bytearray):

@@ -83,7 +83,7 @@ def _base_members(store: Store, base_id: str, sent: set[str]) -> Iterator[Member
                 yield from _big_members(view, find(view, entry.path), sent)
             else:
                 sent.add(entry.sha)
-                yield BLOBS + entry.sha, Path(base.full(entry.path))
+                yield BLOBS + entry.sha, base.unchanged(entry.path)
     view.close()
 
 

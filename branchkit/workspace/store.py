@@ -28,7 +28,9 @@ from branchkit.workspace import hashes, log
 from branchkit.workspace.base import Base
 from branchkit.workspace.branch import Care, Live, replay
 from branchkit.workspace.catalog import Catalog, Held, Named, Snapshot, snapshot_row
+from branchkit.workspace.content import Contents
 from branchkit.workspace.layers import Frozen, Tree
+from branchkit.workspace.merkle import Merkle
 from branchkit.workspace.space import Space, taken_bytes
 from branchkit.workspace.spares import Spares
 
@@ -301,7 +303,8 @@ class Store:
 
     def thaw(self, held: Held, parent: Frozen | None) -> Frozen:
         """The layers of ``held`` on top of its parent's."""
-        tree = Tree(self.base(held.snapshot.base), held.layer, parent)
+        tree_base = self.base(held.snapshot.base)
+        tree = Tree(tree_base, held.layer, parent)
         if held.layer:
             path = self.layers / f"{held.layer}.log"
             good_bytes = replay(tree, path)
@@ -311,6 +314,8 @@ class Store:
                     f"{held.log_bytes} were written",
                     hint="restore the store from its pack (`branchkit pack` made it)",
                 )
+            if tree.moved:  # written by a branchkit whose logs kept no digests
+                Merkle(tree, tree_base, Contents(self.layers, tree_base)).digest()
             tree.push("")
         return tree.frozen()
 
