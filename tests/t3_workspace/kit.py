@@ -14,6 +14,9 @@ from branchkit.workspace import Workspaces
 
 Open = Callable[..., Workspaces]
 
+# `make test-fs` sets it; without, the long loads are samples.
+FULL = os.environ.get("BRANCHKIT_TEST_FS") == "full"
+
 
 def daemons(folder: Path) -> list[int]:
     """Pids of the daemons that serve a store below ``folder``."""

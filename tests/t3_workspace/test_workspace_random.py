@@ -24,7 +24,7 @@ def test_a_branch_behaves_like_a_directory(opened: Open, tmp_path: Path) -> None
     ws = opened()
     world = World(tmp_path, ws, opened, ws.add_base(tmp_path / "base"))
     machine = type("Sample", (Lives,), {"world": world})
-    few = settings(max_examples=10, stateful_step_count=30, suppress_health_check=list(HealthCheck))
+    few = settings(max_examples=8, stateful_step_count=30, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=few)
     assert tree_hash(tmp_path / "base") == before
     assert world.done["lives"] >= 1
