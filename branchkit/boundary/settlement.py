@@ -42,6 +42,7 @@ class Tools(NamedTuple):
     call: Callable[[str, Mapping[str, Any], int, str], Observation]  # name, arguments, turn, key
     probe: Callable[[str, Mapping[str, Any], str], ProbeAnswer] = blind  # name, arguments, key
     contracts: Mapping[str, Contract] = {}  # of those that declare one
+    schemas: Mapping[str, dict[str, Any]] = {}  # as a model is sent them
 
 
 class Known(NamedTuple):

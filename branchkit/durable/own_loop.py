@@ -188,7 +188,7 @@ def _tools(tools: list[Tool]) -> Tools:
         return by_name[name].ask(dict(arguments), key)
 
     contracts = {one.name: one.schema.contract for one in tools}
-    return Tools(act, probe, contracts)
+    return Tools(act, probe, contracts, {one.name: one.schema.openai() for one in tools})
 
 
 def _replay(path: Path) -> Iterator[Session]:

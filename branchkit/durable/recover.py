@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from branchkit.boundary.calls import Call
 from branchkit.boundary.recording import Recording
@@ -35,7 +35,7 @@ from branchkit.journal.events import (
     ToolProposed,
     reply_step,
 )
-from branchkit.record.context import Contexts
+from branchkit.record.context import Contexts, plain_tools
 from branchkit.record.record import Approval, CallState, Record
 
 Decide = Callable[[Call], Decision]
@@ -112,6 +112,9 @@ class Recovery:
         found = self._doubtful(doubt)
         call, intent = found.call, found.intent
         crash_point("settle.begin")
+        if self._schema(call.name) != tools.schemas.get(call.name):
+            what = f"Was {call.name} ({call.call_id}) done? Nobody here can tell: its schema has"
+            self._wait(doubt, f"{what} changed since, and would read the arguments otherwise.")
 
         def again() -> Observation:
             arguments, key = call.arguments or {}, intent.idempotency_key
@@ -136,7 +139,7 @@ class Recovery:
         recording.commit()
         crash_point("settle.durable")
 
-    def _wait(self, doubt: CallState, question: str) -> None:
+    def _wait(self, doubt: CallState, question: str) -> NoReturn:
         """Escalate, once, and end this process's part. Raises Waiting."""
         recording = self._recording
         assert recording is not None
@@ -169,6 +172,11 @@ class Recovery:
         assert authorized is not None
         call = Call(doubt.call_id, proposed.name, proposed.arguments)
         return Doubtful(call, intent, authorized, age_s)
+
+    def _schema(self, name: str) -> dict[str, Any] | None:
+        """What the model was told of the tool when the run was recorded."""
+        known = {tool["function"]["name"]: tool for tool in plain_tools(self.plan.record.tools)}
+        return known.get(name)
 
     def _refused(self, found: Doubtful) -> str:
         """Why the call may not be sent again today, or nothing (N12)."""

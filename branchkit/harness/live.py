@@ -127,7 +127,8 @@ def _tools(sandbox: Sandbox, clock: TurnClock) -> Tools:
         return sandbox.probe(name, dict(arguments), key)
 
     contracts = {schema.name: schema.contract for schema in sandbox.schemas}
-    return Tools(act, probe, contracts)
+    schemas = {schema.name: schema.openai() for schema in sandbox.schemas}
+    return Tools(act, probe, contracts, schemas)
 
 
 def open_model_of(setting: Setting) -> Model:

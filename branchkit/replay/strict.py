@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from branchkit.boundary.replaying import Replaying
 from branchkit.boundary.session import Session
+from branchkit.boundary.settlement import Waiting
 from branchkit.boundary.tape import TapeEnded
 from branchkit.errors import Diverged, UsageError
 from branchkit.harness import loop
@@ -94,8 +95,12 @@ def load_loop(harness: str | None) -> Loop | None:
 def _run(session: Session, started: TaskStarted, own_loop: Loop | None) -> None:
     session.begin(started)
     if own_loop is not None:
-        own_loop(session)
-        session.finish("completed")
+        try:
+            own_loop(session)
+        except Waiting as waiting:
+            session.finish("waiting", str(waiting))
+        else:
+            session.finish("completed")
         return
     harness = build(started.components)
     context = loop.opening(session, harness, started.task)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,49 +20,46 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def marks(self, name: str) -> list[str]:
+        """The marks under which ``name`` was really done, one each time."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
     def count(self, name: str) -> int:
         """How often ``name`` was really done."""
-        path = self.folder / name
-        return len(path.read_text().splitlines()) if path.exists() else 0
+        return len(self.marks(name))
 
-    def do(self, name: str, key: str = "") -> None:
-        """Do it, once for each key that is not empty."""
-        if key:
+    def do(self, name: str, mark: str = "", *, once: bool = False) -> None:
+        """Do it; ``once`` for each mark, as a server with idempotency keys does."""
+        if once:
             try:
-                os.close(os.open(self.folder / f"{name}-{key}", os.O_CREAT | os.O_EXCL))
+                os.close(os.open(self.folder / f"{name}-{mark}", os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return
         with (self.folder / name).open("a") as stream:
-            stream.write(f"{key}\n")
+            stream.write(f"{mark}\n")
 
-    def tool(self, kind: Kind, name: str = "act", before: Callable[[], Any] = bool) -> Tool:
-        """A tool of that kind, called ``name``, which counts here and calls ``before`` first."""
+    def tool(self, kind: Kind, name: str = "act") -> Tool:
+        """A tool of that kind, called ``name``, which counts here."""
 
-        def done() -> str:
-            before()
-            self.do(name)
+        def act(key: Key) -> str:
+            self.do(name, key, once=kind == "keyed")
             return f"{name} done"
 
-        def done_once(key: Key) -> str:
-            before()
-            self.do(name, key)
-            return f"{name} done"
+        def look(_arguments: dict[str, Any], key: str) -> ProbeAnswer:
+            done = key in self.marks(name)
+            return ProbeAnswer("completed", f"{name} done") if done else ProbeAnswer("not_done")
 
-        def look(_arguments: dict[str, Any], _key: str) -> ProbeAnswer:
-            if self.count(name):
-                return ProbeAnswer("completed", f"{name} done")
-            return ProbeAnswer("not_done")
-
-        done.__name__ = done_once.__name__ = name
+        act.__name__ = name
         match kind:
             case "pure":
-                return tool(effect="pure")(done)
+                return tool(effect="pure")(act)
             case "keyed":
-                return tool(effect="external", key=True)(done_once)
+                return tool(effect="external", key=True)(act)
             case "probed":
-                return tool(effect="external", probe=look)(done)
+                return tool(effect="external", probe=look)(act)
             case "plain":
-                return tool(effect="external")(done)
+                return tool(effect="external")(act)
 
 
 def held(call: Call) -> Decision:
