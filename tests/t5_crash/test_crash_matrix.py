@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import publish
 import pytest
 
 from branchkit.errors import UsageError
 from branchkit.process import Workers
-from branchkit.testing.crash_matrix import CONTRACTS, POINTS, naive, run, settled
+from branchkit.testing.crash_matrix import CONTRACTS, POINTS, Matrix, naive, run, settled
 from branchkit.testing.effect_service import audit
 
 
@@ -18,6 +21,14 @@ def workers() -> Iterator[Workers]:
     """Two processes with one thread each, which fork those that die."""
     with Workers(2) as two:
         yield two
+
+
+def as_published(found: Matrix, series: str, folder: Path) -> None:
+    """N15: the same bytes as in docs/experiments/crash."""
+    publish.write_cases(found, folder / f"cases-{series}.csv")
+    publish.write_effects(found, folder / f"effects-{series}.csv")
+    for name in (f"cases-{series}.csv", f"effects-{series}.csv"):
+        assert (folder / name).read_bytes() == (publish.FOLDER / name).read_bytes(), name
 
 
 def test_the_naive_policy_repeats_five_of_forty(tmp_path: Path, workers: Workers) -> None:
@@ -33,6 +44,7 @@ def test_the_naive_policy_repeats_five_of_forty(tmp_path: Path, workers: Workers
     twice = {(case.contract, case.point) for case in found.cases if case.after == 2}
     assert twice == {("plain", "after the external effect")}
     assert set(found.audit.repeated.values()) == {2}
+    as_published(found, "naive", tmp_path)
     for contract in CONTRACTS:
         words = {
             case.point: (case.word, case.before)
@@ -55,6 +67,7 @@ def test_settled_none_of_forty_is_repeated_or_lost(tmp_path: Path, workers: Work
     assert all(case.exit_code == -9 and case.reads_equal for case in found.cases)
     assert (found.audit.rows, found.audit.operations, found.audit.duplicates) == (40, 40, 0)
     assert all(case.after == 1 for case in found.cases)
+    as_published(found, "settled", tmp_path)
     did = {(case.contract, case.word, case.before, case.did) for case in found.cases}
     assert did == {
         ("keyed", "not sent", 0, "sent"),
@@ -86,3 +99,15 @@ def test_a_series_never_goes_on_in_an_old_folder(tmp_path: Path, workers: Worker
     """N05."""
     with pytest.raises(UsageError, match="another series"):
         run(naive, tmp_path, workers=workers)
+
+
+def test_the_published_rows_are_counted_again() -> None:
+    """N08, N15: without this package; the page prints what comes out."""
+    recount = publish.FOLDER / "recount.py"
+    done = subprocess.run(
+        [sys.executable, "-I", str(recount)], capture_output=True, text=True, check=True
+    )
+    printed = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in printed] == ["naive", "nobody-to-ask", "settled"]
+    page = (publish.FOLDER / "README.md").read_text(encoding="utf-8")
+    assert all(f"    {line}\n" in page for line in printed)
