@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ from branchkit.journal.events import (
     ToolResult,
 )
 from branchkit.journal.file import Writer
+from branchkit.journal.redact import Redactor, redactor
 from branchkit.record import fold as folding
 from branchkit.record.record import Approval, Record
 
@@ -60,6 +62,7 @@ class Recording:
         record: Record | None = None,
         max_calls: int | None = None,
         escalate: bool = True,
+        redact: Redactor | None = None,
     ) -> None:
         """``clock`` gives the time of a turn; ``snapshot`` freezes the workspace.
 
@@ -74,11 +77,13 @@ class Recording:
         self._snapshot = snapshot
         self._last_snapshot = last_snapshot
         self._escalate = escalate
+        self.redact = redact or redactor(os.environ)
         self._calls_left = max_calls
         self._texts: dict[str, str] = {}
 
     def emit(self, payload: Payload, turn: int, step_id: str) -> Event:
-        """Append to the journal and fold."""
+        """Append to the journal, without secrets (R11), and fold."""
+        payload = self.redact.payload(payload)
         event = self._writer.append(payload, turn=turn, step_id=step_id)
         folding.apply(self.record, event)
         return event
@@ -176,7 +181,7 @@ class Recording:
 
     def result(self, call: Call, outcome: Observation, duration_ms: float | None) -> ToolResult:
         """The event that ``outcome`` is; its text is in the blobs if it is long."""
-        text = _joined(outcome.text)
+        text = self.redact.text(_joined(outcome.text))
         self._texts[call.call_id] = text
         return observed(call.call_id, outcome._replace(text=text), self._blobs, duration_ms)
 

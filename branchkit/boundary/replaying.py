@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from branchkit.journal.events import (
     ToolIntent,
     ToolResult,
 )
+from branchkit.journal.redact import VERSION, nothing, redactor
 from branchkit.record.context import Contexts
 from branchkit.record.effective import effective
 from branchkit.record.record import Approval, Record
@@ -48,6 +50,8 @@ class Replaying:
         first = events[0].payload
         components = first.components if isinstance(first, TaskStarted | Forked) else {}
         self.requested_model = components["model"].spec if "model" in components else ""
+        ruled = isinstance(first, TaskStarted) and first.versions.get("redaction") == VERSION
+        self.redact = redactor(os.environ) if ruled else nothing()
 
     @property
     def record(self) -> Record:
@@ -69,7 +73,7 @@ class Replaying:
 
     def emit(self, payload: Payload, turn: int, step_id: str) -> Event:
         """The recorded event that equals ``payload``. Raises Diverged."""
-        return self._tape.consume(payload, turn, step_id)
+        return self._tape.consume(self.redact.payload(payload), turn, step_id)
 
     def commit(self) -> None:
         """Nothing: a replay writes nothing."""

@@ -38,10 +38,12 @@ class Resuming:
     ) -> None:
         """``live`` has the record after all recorded events; ``arrived`` is told of the change."""
         self._tape, self._live = tape, live
+        live.redact = tape.redact  # one run, one set of rules
         self._arrived = arrived
         self._is_live = False
         # The question that the harness assembles must be the recorded one, whoever answers now.
         self.requested_model = tape.requested_model
+        self.redact = tape.redact
 
     @property
     def is_live(self) -> bool:

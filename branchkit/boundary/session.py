@@ -42,6 +42,7 @@ from branchkit.journal.events import (
     reply_step,
 )
 from branchkit.journal.format import value_hash
+from branchkit.journal.redact import Redactor
 from branchkit.record.context import (
     ContextHash,
     Seen,
@@ -95,6 +96,7 @@ class Mode(Protocol):
 
     record: Record
     requested_model: str
+    redact: Redactor  # every text that a harness hands in or gets goes through it (R11)
 
     def emit(self, payload: Payload, turn: int, step_id: str) -> Event: ...
     def commit(self) -> None: ...
@@ -185,6 +187,7 @@ class Session:
         """Record a message that came from outside the loop."""
         self._end_turn()
         step = reply_step(self.turn)
+        message = self._mode.redact.value(message)
         event = self._mode.emit(InputReceived(message=message, source=source), self.turn, step)
         self._remember(message, event)
         return message
@@ -220,7 +223,7 @@ class Session:
         )
         self._base = Base(context, built.seq, in_parent=False)
         request = ModelRequest(
-            messages=list(messages),
+            messages=[item.message for item in context],
             tools=self._tools,
             sampling=settings,
             seed=seed_for_turn(self._seed, turn),
@@ -230,10 +233,13 @@ class Session:
         event = self._mode.emit(answer, turn, step)
         self._mode.commit()
         if isinstance(answer, ModelFailed):
-            raise ModelError(answer.error, hint="the run ends here; its journal is valid")
-        self._remember(answer.message, event)
+            error = self._mode.redact.text(answer.error)
+            raise ModelError(error, hint="the run ends here; its journal is valid")
+        message: Message = self._mode.redact.value(answer.message)
+        self._remember(message, event)
         self._open_turn = (turn, event.seq, before)
-        return Reply(turn, answer.message, read_calls(answer.message, turn))
+        # A tool runs with what the model said; the context and the journal hold no secret of it.
+        return Reply(turn, message, read_calls(answer.message, turn))
 
     def tool(
         self,
@@ -312,7 +318,7 @@ class Session:
         return ToolIntent(
             call_id=call.call_id,
             name=call.name,
-            request_hash=value_hash([call.name, call.arguments]),
+            request_hash=value_hash([call.name, self._mode.redact.value(call.arguments)]),
             effect=self._effects.get(call.name, "external"),
             idempotency_key=value_hash([self.record.run_id, call.call_id])[7:39],
             contract="keyed" if keyed else "plain",
@@ -344,7 +350,7 @@ class Session:
         """
         step = reply_step(self.turn)
         self._take_checkpoint()
-        messages = self._mode.summary(make, step)
+        messages: list[Message] = self._mode.redact.value(self._mode.summary(make, step))
         self._mode.emit(Compacted(messages=messages, reason=reason), self.turn, step)
         self._mode.commit()
         return messages
@@ -372,7 +378,9 @@ class Session:
     def _read(self, source: str, *arguments: Any) -> Any:
         step = reply_step(self.turn)
         request_hash = value_hash([source, *arguments])
-        read = self._mode.read(source, list(arguments), request_hash, step)
+        read = self._mode.redact.payload(
+            self._mode.read(source, list(arguments), request_hash, step)
+        )
         self._mode.emit(read, self.turn, step)
         return read.value
 
@@ -424,7 +432,7 @@ class Session:
         for index, message in enumerate(messages):
             known = last[index] if index < len(last) else None
             if known is None or known.given is not message or known.item.message != message:
-                item = seen(copy.deepcopy(message))
+                item = seen(self._mode.redact.value(copy.deepcopy(message)))
                 known = _Hashed(message, self._known.get(item.message_hash, item))
             self._last.append(known)
         return [hashed.item for hashed in self._last]

@@ -35,6 +35,7 @@ from branchkit.journal.events import (
     ToolProposed,
     reply_step,
 )
+from branchkit.journal.redact import holds_marker
 from branchkit.record.context import Contexts, plain_tools
 from branchkit.record.record import Approval, CallState, Record
 
@@ -180,6 +181,8 @@ class Recovery:
 
     def _refused(self, found: Doubtful) -> str:
         """Why the call may not be sent again today, or nothing (N12)."""
+        if holds_marker(found.call.arguments):
+            return "its arguments held a secret, which the journal does not keep"
         if self._decide is None:
             if found.authorized.policy == "allow":
                 return ""

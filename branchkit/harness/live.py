@@ -28,6 +28,7 @@ from branchkit.harness.tools import STANDARD
 from branchkit.journal.blobs import Blobs
 from branchkit.journal.events import Component
 from branchkit.journal.file import Writer
+from branchkit.journal.redact import VERSION as REDACTION
 from branchkit.record.record import Record
 from branchkit.workspace import Branch
 
@@ -173,6 +174,7 @@ def versions(model: Model) -> dict[str, str]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "timezone": time.tzname[0],
+        "redaction": REDACTION,
         **{f"model.{name}": str(value) for name, value in model.describe().items()},
     }
 

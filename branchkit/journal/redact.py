@@ -16,11 +16,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from branchkit.errors import UsageError
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = "1"
 MAX_BODY_BYTES = 262_144
@@ -77,7 +79,7 @@ _SHAPES = (
 def _header(name: str) -> _Rule:
     """A header in a text: `Cookie: a=b; c=d` to the end of the line, or of the quoted string."""
     quote = r"(?:\\?[\"'])?"
-    head = rf"(?i:\b{re.escape(name)}){quote}\s*:\s*{quote}"
+    head = rf"(?i:(?<![\w-]){re.escape(name)}){quote}\s*:\s*{quote}"
     pattern = re.compile(rf"({head})(?![\s\"'\\\[])[^\r\n\"'\\]+")
     return _Rule((name.lower(),), pattern, rf"\1[redacted:{name.lower()}]")
 
@@ -136,7 +138,16 @@ class Redactor:
         if isinstance(value, dict):
             fresh = {name: self._field(name, each) for name, each in value.items()}
             return fresh if any(fresh[name] is not value[name] for name in value) else value
-        return value
+        return self.payload(value) if isinstance(value, msgspec.Struct) else value
+
+    def payload(self, payload: S) -> S:
+        """A payload, or a part of one, redacted field by field; itself where nothing is to do."""
+        fresh = {}
+        for name in payload.__struct_fields__:
+            old = getattr(payload, name)
+            if (new := self.value(old)) is not old:
+                fresh[name] = new
+        return msgspec.structs.replace(payload, **fresh) if fresh else payload
 
     def _field(self, name: str, value: Any) -> Any:
         if name.lower() in self._names and isinstance(value, str) and value:
@@ -153,6 +164,20 @@ class Redactor:
         """``headers`` without those that are dropped, the others redacted."""
         dropped = {name.lower() for name in self.rules.drop_headers}
         return [(name, self.text(text)) for name, text in headers if name.lower() not in dropped]
+
+
+def nothing() -> Redactor:
+    """A redactor that leaves everything as it is: for journals from before there were rules."""
+    return _Nothing()
+
+
+def holds_marker(value: Any) -> bool:
+    """Whether something in a JSON value was redacted."""
+    if isinstance(value, str):
+        return "[redacted:" in value
+    if isinstance(value, dict):
+        return any(map(holds_marker, value.values()))
+    return isinstance(value, list) and any(map(holds_marker, value))
 
 
 def redactor(environment: Mapping[str, str]) -> Redactor:
@@ -182,6 +207,17 @@ def _rules(path: Path) -> Rules:
         return msgspec.convert(list({**Rules()._asdict(), **settings}.values()), Rules)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}", hint="see docs/redaction.md") from None
+
+
+class _Nothing(Redactor):
+    def text(self, text: str) -> str:
+        return text
+
+    def value(self, value: Any) -> Any:
+        return value
+
+    def payload(self, payload: S) -> S:
+        return payload
 
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
