@@ -20,6 +20,7 @@ from branchkit.workspace.changes import (
     Cut,
     Fill,
     Host,
+    Inset,
     New,
     Patch,
     Resize,
@@ -34,6 +35,8 @@ from branchkit.workspace.merkle import Merkle, recall
 from branchkit.workspace.places import SEGMENT_BYTES, Hosted, Pieces
 from branchkit.workspace.space import FRAME_BYTES, Space, file_bytes, taken_bytes
 from branchkit.workspace.spares import Spares
+
+INSET_BYTES = 1 << 20  # of big files, in one layer's log: each write takes its space anew
 
 
 class Tally(NamedTuple):
@@ -71,6 +74,7 @@ class Live:
         self.merkle = Merkle(self.tree, base, self.contents)
         self.on_change: Callable[[Sequence[Change]], None] = lambda changes: None
         self._log: log.Log | None = None
+        self._inset_bytes = 0  # since the last freeze
         self._good_bytes = replay(self.tree, self._log_path(layer))
         # What a killed daemon had written and not synced is no safer for having been read again.
         self._unsynced = {fid for fid in self.tree.top if self._lengthened(fid)}
@@ -98,7 +102,7 @@ class Live:
             before = self.log.size_bytes
             self.log.append(encode(changes), blob, frees=frees)
             self._care.space.add(self.log.size_bytes - before)
-            self.tree.apply(changes, blob)
+            self.tree.apply(changes, blob, self.log.size_bytes - len(blob))
             self.on_change(changes)
 
     def read(self, fid: int, offset: int, size: int) -> bytes:
@@ -116,6 +120,11 @@ class Live:
             content = bytearray(self.contents.whole(fid, rec).ljust(size, b"\0"))
             content[offset : offset + len(data)] = data
             self._fill(fid, content, now_ns)
+        elif self._is_little(fid, rec, data):
+            self._inset_bytes += len(data)
+            inset = Inset(fid, offset, len(data), size, now_ns)
+            self.commit([*edit.up(self.tree, fid), inset], data)
+            self._gather(fid, offset)
         else:
             rec = self._spilled(fid)
             place = self._place(fid)
@@ -127,6 +136,12 @@ class Live:
             self._unsynced.add(fid)
             self._patch(fid, offset, len(data), size, now_ns)
             self._gather(fid, offset)
+
+    def _is_little(self, fid: int, rec: Rec, data: bytes) -> bool:
+        """Whether to write ``data`` into the log, so that a freeze has no file more to sync."""
+        shared = not isinstance(rec.data, bytearray) and not self._is_whole_host(fid, rec)
+        total_bytes = self._inset_bytes + len(data)
+        return shared and fid not in self._unsynced and total_bytes <= INSET_BYTES
 
     def resize(self, fid: int, size: int, now_ns: int) -> None:
         """Cut or extend (with zeros) the file ``fid``."""
@@ -219,11 +234,13 @@ class Live:
         rec = self.tree.get(fid)
         if isinstance(rec.data, Pieces) and rec.data.is_crowded(offset):
             start = offset - offset % SEGMENT_BYTES
+            self._inset_bytes = INSET_BYTES
             data = self.contents.read(fid, rec, start, SEGMENT_BYTES)
             fd = self.contents.host_fd(fid, self._place(fid))
             with self._counted(fd, len(data)):
                 pwrite_all(fd, data, start)
             disk.fdatasync(fd)
+            self._unsynced.add(fid)
             self._patch(fid, start, len(data), rec.size, rec.mtime_ns)
 
     def _trim(self, fd: int, rec: Rec) -> None:
@@ -283,7 +300,7 @@ class Live:
     def push(self, next_layer: str) -> None:
         """Freeze; what follows goes to ``next_layer``. Call `sync` first."""
         self.tree.push(next_layer)
-        self._good_bytes = 0
+        self._good_bytes = self._inset_bytes = 0
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -318,7 +335,7 @@ def replay(tree: Tree, path: Path) -> int:
         else:
             changes = decode(frame.value)
             if not _of_nameless(tree, changes[0]):
-                tree.apply(changes, frame.blob)
+                tree.apply(changes, frame.blob, frame.end_bytes - len(frame.blob))
         good_bytes = frame.end_bytes
     tree.sweep()
     return good_bytes

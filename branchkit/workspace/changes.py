@@ -100,6 +100,16 @@ class Patch(NamedTuple):
     now_ns: int
 
 
+class Inset(NamedTuple):
+    """The same for the next ``bytes`` bytes of the blob: they stay where they are, in the log."""
+
+    fid: int
+    offset: int
+    bytes: int
+    size: int
+    now_ns: int
+
+
 class Xattr(NamedTuple):
     """An extended attribute was set to hex ``value``, or removed (None)."""
 
@@ -109,10 +119,10 @@ class Xattr(NamedTuple):
     now_ns: int
 
 
-Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Patch | Xattr
+Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Patch | Inset | Xattr
 _KINDS: dict[str, type[Change]] = {
     "u": Up, "n": New, "p": Put, "c": Cut, "m": Meta, "f": Fill,
-    "w": Write, "r": Resize, "h": Host, "o": Patch, "x": Xattr,
+    "w": Write, "r": Resize, "h": Host, "o": Patch, "i": Inset, "x": Xattr,
 }  # fmt: skip
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 

@@ -18,7 +18,7 @@ from branchkit import disk
 from branchkit.workspace import sums
 from branchkit.workspace.base import Base
 from branchkit.workspace.layers import Rec
-from branchkit.workspace.places import SEGMENT_BYTES, Hosted, InBase, Piece, Pieces, Place
+from branchkit.workspace.places import SEGMENT_BYTES, Hosted, InBase, Logged, Piece, Pieces, Place
 from branchkit.workspace.scan import CHUNK_BYTES
 from branchkit.workspace.sparse import data_regions, is_hole
 
@@ -32,7 +32,7 @@ class Contents:
     def __init__(self, layers: Path, base: Base) -> None:
         self._layers = layers
         self._base = base
-        self._open: dict[int, dict[Place, int]] = {}
+        self._open: dict[int, dict[Place | str, int]] = {}
 
     def host_path(self, place: Hosted) -> Path:
         """The host file that is meant."""
@@ -44,15 +44,18 @@ class Contents:
         It may be closed by the next call.
         """
         cached = self._open.setdefault(fid, {})
-        fd = cached.get(place)
+        key = place.layer if isinstance(place, Logged) else place  # one log, many shifts
+        fd = cached.get(key)
         if fd is None:
             while len(cached) >= DESCRIPTORS:
                 os.close(cached.pop(next(iter(cached))))
             if isinstance(place, InBase):
                 fd = self._base.open(place)
+            elif isinstance(place, Logged):
+                fd = os.open(self._layers / f"{place.layer}.log", os.O_RDONLY | os.O_CLOEXEC)
             else:
                 fd = os.open(self.host_path(place), os.O_RDWR | os.O_CLOEXEC)
-            cached[place] = fd
+            cached[key] = fd
         return fd
 
     def host_fd(self, fid: int, place: Hosted) -> int:
@@ -98,7 +101,8 @@ class Contents:
         start, stop, place = piece
         if place is None:
             return bytes(stop - start)
-        data = os.pread(self.fd(fid, place), stop - start, start)
+        at = start + place.shift if isinstance(place, Logged) else start
+        data = os.pread(self.fd(fid, place), stop - start, at)
         if len(data) < stop - start:
             raise OSError(errno.EIO, f"{place} ends before byte {stop}")
         return data
@@ -183,7 +187,9 @@ class Contents:
 
     def _is_zero(self, fid: int, piece: Piece) -> bool:
         place = piece.place
-        return place is None or is_hole(self.fd(fid, place), piece.start, piece.stop)
+        if place is None or isinstance(place, Logged):
+            return place is None
+        return is_hole(self.fd(fid, place), piece.start, piece.stop)
 
 
 def _ends_alike(piece: Piece) -> bool:

@@ -24,6 +24,7 @@ from branchkit.workspace.changes import (
     Cut,
     Fill,
     Host,
+    Inset,
     Meta,
     New,
     Patch,
@@ -33,7 +34,7 @@ from branchkit.workspace.changes import (
     Write,
     Xattr,
 )
-from branchkit.workspace.places import Hosted, InBase, Pieces
+from branchkit.workspace.places import Hosted, InBase, Logged, Pieces, Place
 from branchkit.workspace.sums import Sums
 
 INLINE_BYTES = 64 * 1024
@@ -130,11 +131,11 @@ class Tree:
         self.view: dict[int, Rec] = {}
         self.epoch: object = object()
         self._blob = b""
-        self._at = 0
+        self._at = self._blob_at = 0
         self._do: dict[type[Change], Callable[[Any], None]] = {
             Up: self._up, New: self._new, Put: self._put, Cut: self._cut, Meta: self._meta,
             Fill: self._fill, Write: self._write, Resize: self._resize, Host: self._host,
-            Patch: self._patch, Xattr: self._xattr,
+            Patch: self._patch, Inset: self._inset, Xattr: self._xattr,
         }  # fmt: skip
 
     def get(self, fid: int) -> Rec:
@@ -167,9 +168,14 @@ class Tree:
             rec.xattrs = self.lower.xattrs(fid)
         return rec.xattrs
 
-    def apply(self, changes: Sequence[Change], blob: bytes | bytearray = b"") -> None:
-        """Carry out ``changes``; their file contents come one after the other from ``blob``."""
-        self._blob, self._at = bytes(blob), 0
+    def apply(
+        self, changes: Sequence[Change], blob: bytes | bytearray = b"", blob_at: int = 0
+    ) -> None:
+        """Carry out ``changes``; their file contents come one after the other from ``blob``.
+
+        It lies at ``blob_at`` in the log of this layer.
+        """
+        self._blob, self._at, self._blob_at = bytes(blob), 0, blob_at
         for change in changes:
             self._do[type(change)](change)
         self._blob = b""
@@ -340,8 +346,16 @@ class Tree:
         rec.data, rec.sums = Hosted(self.layer, change.fid), None
 
     def _patch(self, change: Patch) -> None:
+        self._part(change, Hosted(self.layer, change.fid))
+
+    def _inset(self, change: Inset) -> None:
+        place = Logged(self.layer, self._blob_at + self._at - change.offset)
+        self._at += change.bytes
+        self._part(change, place)
+
+    def _part(self, change: Patch | Inset, place: Place) -> None:
         rec = self._own(change.fid)
-        place, stop = Hosted(self.layer, change.fid), change.offset + change.bytes
+        stop = change.offset + change.bytes
         if rec.sums is not None:
             rec.sums.changed(change.offset, stop, rec.size, change.size)
         if rec.data != place:  # else all of it is there already

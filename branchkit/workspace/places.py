@@ -1,7 +1,8 @@
 """Where the bytes of a file lie: in the base, in host files of layers, or nowhere (zeros).
 
 A big file that is written in a new layer is not copied: the layer's host file holds what was
-written, at the same offsets, and `Pieces` says which bytes those are. One lookup finds the owner
+written, at the same offsets (or its log does, if that is little), and `Pieces` says which bytes
+those are. One lookup finds the owner
 of a byte however many layers the file has been written in. Pure: nothing is read here.
 """
 
@@ -23,6 +24,13 @@ class Hosted(NamedTuple):
     fid: int
 
 
+class Logged(NamedTuple):
+    """In the log of layer ``layer``, ``shift`` bytes further on than in the file."""
+
+    layer: str
+    shift: int
+
+
 class InBase(NamedTuple):
     """In the base, under ``path``; it had this size and time when it was met."""
 
@@ -31,14 +39,14 @@ class InBase(NamedTuple):
     mtime_ns: int
 
 
-Place = Hosted | InBase
+Place = Hosted | Logged | InBase
 _Run = tuple[int, Place | None]  # where it starts in its segment; it ends where the next one does
 _NOTHING: tuple[_Run, ...] = ((0, None),)
 _start = itemgetter(0)
 
 
 class Piece(NamedTuple):
-    """The bytes from ``start`` to before ``stop`` lie in ``place``, at the same offsets."""
+    """The bytes from ``start`` to before ``stop`` of a file lie in ``place``."""
 
     start: int
     stop: int

@@ -120,17 +120,17 @@ class Sums:
         ``one`` makes the leaf of a chunk from its bounds; ``whole`` may know all leaves of a
         segment without looking at its chunks.
         """
+        old = self.segments
+        segments = list(old)
         spoilt = {chunk // LEAVES for chunk in self._stale}
-        segments = []
-        for number, start in enumerate(range(0, size, SEGMENT_BYTES)):
+        spoilt.update(range(max(0, len(old) - 1), -(-size // SEGMENT_BYTES)))  # the last may grow
+        for number in sorted(spoilt):
+            start = number * SEGMENT_BYTES
             stop = min(start + SEGMENT_BYTES, size)
-            old = self.segments[number] if number < len(self.segments) else b""
-            wanted = -(-(stop - start) // CHUNK_BYTES) * LEAF_BYTES
-            if len(old) == wanted and number not in spoilt:
-                segments.append(old)
-                continue
-            found = None if old else whole(start, stop)
-            segments.append(found or self._segment(old, start, stop, one))
+            if number < len(old):
+                segments[number] = self._segment(old[number], start, stop, one)
+            else:
+                segments.append(whole(start, stop) or self._segment(b"", start, stop, one))
         return Sums(tuple(segments))
 
     def _segment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -10,11 +11,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from branchkit.workspace import Workspaces, adopt, edit, export, places, tree_hash
 from branchkit.workspace import base as bases
+from branchkit.workspace import branch as branches
 from branchkit.workspace.branch import Live
 from branchkit.workspace.places import Hosted, Pieces
 from branchkit.workspace.space import taken_bytes
@@ -176,19 +178,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("chunks")
 
 
+SMALL = [("cut", 0, 0), ("write", 0, 2 * CHUNK)]  # a host file of its own
+
+
 @settings(max_examples=30)
-@given(st.lists(STEP, min_size=4, max_size=25))
+@example([("cut", MIB + CHUNK + 5, 0)], 0, 9)
+@example([("cut", MIB + CHUNK + 5, 0), ("freeze", 0, 0), ("cut", MIB + 2 * CHUNK, 0)], 0, 9)
+@example([*SMALL, ("torn", 3 * CHUNK, 4096), ("write", 5 * CHUNK, 1)], 0, 9)
+@example([*SMALL, ("torn", 3 * CHUNK, 4096), ("cut", 5 * CHUNK, 0)], 0, 9)
+@example([("write", 9000 * n, 7) for n in range(9)], 0, 4)
+@example([("write", 9000 * n, 7) for n in range(9)], 4 * CHUNK, 4)
+@given(st.lists(STEP, min_size=4, max_size=25), st.sampled_from([0, 4 * CHUNK]), st.integers(2, 9))
 def test_a_big_file_is_what_a_bytearray_is(
-    folder: Path, big_base: Path, steps: list[tuple[str, int, int]]
+    folder: Path, big_base: Path, steps: list[tuple[str, int, int]], inset: int, crowd: int
 ) -> None:
-    """Issue 4, OVERLAY 6: writes, cuts, freezes, forks and kills around the borders of chunks."""
-    bench = Bench(folder, big_base)
-    for step in steps:
-        bench.step(*step)
-    bench.check()
-    bench.remount()
-    bench.check()
-    bench.store.close()
+    """Issue 4, OVERLAY 6: writes, cuts, freezes, forks and kills around the borders of chunks.
+
+    With little and with nothing of it in the log, and with few pieces allowed in a segment.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(branches, "INSET_BYTES", inset)
+        patch.setattr(places, "CROWD", crowd)
+        bench = Bench(folder, big_base)
+        for step in steps:
+            bench.step(*step)
+        bench.check()
+        bench.remount()
+        bench.check()
+        bench.store.close()
     assert (big_base / "big").read_bytes() == noise(BASE_SIZE)
 
 
@@ -236,6 +253,28 @@ def test_scattered_writes_do_not_take_a_file_apart(
     bench.check()
     bench.remount()
     bench.check()
+    bench.store.close()
+
+
+def test_a_power_loss_leaves_zeros_only_where_nothing_was_synced(
+    tmp_path: Path, big_base: Path
+) -> None:
+    """A host file that ends early: zeros in a live layer, an error in one that a freeze synced."""
+    bench = Bench(tmp_path, big_base)
+    for step in SMALL:
+        bench.step(*step)
+    host = bench.live.contents.host_path(Hosted(bench.live.tree.layer, bench.fid(bench.live)))
+    os.truncate(host, CHUNK)
+    bench.branches[bench.at][CHUNK:] = bytes(CHUNK)
+    bench.remount()
+    bench.step("freeze", 0, 0)
+    bench.check()
+    os.truncate(host, CHUNK)
+    live = bench.live
+    with pytest.raises(OSError, match="ends before byte") as caught:
+        live.read(bench.fid(live), CHUNK, 10)
+    assert caught.value.errno == errno.EIO
+    bench.remount()
     bench.store.close()
 
 
