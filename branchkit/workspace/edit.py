@@ -18,6 +18,7 @@ LINKS = 65000  # as ext4
 NOREPLACE = 1
 EXCHANGE = 2
 CAPABILITY = b"security.capability"
+SPACES = (b"user.", b"trusted.", b"security.")  # the kernel says who may use which
 
 
 class Made(NamedTuple):
@@ -202,8 +203,8 @@ def kill_privileges(tree: Tree, fid: int, now_ns: int, *, uid: int) -> list[Chan
 
 def set_xattr(tree: Tree, fid: int, name: bytes, value: bytes | None, now_ns: int) -> list[Change]:
     """Set an extended attribute, or remove it (None; ENODATA when it is not there)."""
-    if name.startswith(b"system."):
-        raise error(errno.EOPNOTSUPP)  # ACLs would be stored but not obeyed
+    if not name.startswith(SPACES):
+        raise error(errno.EOPNOTSUPP)  # ACLs (system.) would be stored but not obeyed
     if value is None and name not in tree.xattrs(fid):
         raise error(errno.ENODATA)
     hexed = None if value is None else value.hex()

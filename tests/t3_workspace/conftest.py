@@ -39,6 +39,16 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     assert daemons(tmp_path) == []
 
 
+@pytest.fixture(scope="module")
+def one_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspaces]:
+    """One store for all tests of a module that need no more than a branch of their own."""
+    folder = tmp_path_factory.mktemp("store")
+    with Workspaces.open(folder / "store", backend="fuse") as ws:
+        yield ws
+        ws.stop()
+    assert daemons(folder) == []
+
+
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     """A directory with one of everything that a workspace must keep."""

@@ -20,8 +20,6 @@ import pytest
 
 from branchkit.workspace import Workspaces, tree_hash
 
-from .kit import daemons
-
 LIBC = ctypes.CDLL(None, use_errno=True)
 KINDS = ["file", "directory", "full", "symlink", "fifo", "none"]
 FLAGS = {"plain": 0, "noreplace": 1, "exchange": 2}
@@ -128,18 +126,9 @@ class Roots(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def opened_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Workspaces, Path]]:
-    folder = tmp_path_factory.mktemp("posix")
-    with Workspaces.open(folder / "store", backend="fuse") as ws:
-        yield ws, folder
-        ws.stop()
-    assert daemons(folder) == []
-
-
-@pytest.fixture(scope="module")
-def every(opened_store: tuple[Workspaces, Path]) -> Roots:
+def every(one_store: Workspaces) -> Roots:
     """Roots with a folder for each of the many small cases."""
-    ws, folder = opened_store
+    ws, folder = one_store, one_store.store.parent
     for name in ("every", "every-plain"):
         (folder / name).mkdir()
         furnish_all(folder / name)
@@ -148,9 +137,9 @@ def every(opened_store: tuple[Workspaces, Path]) -> Roots:
 
 
 @pytest.fixture
-def roots(opened_store: tuple[Workspaces, Path], tmp_path: Path) -> Iterator[Roots]:
+def roots(one_store: Workspaces, tmp_path: Path) -> Iterator[Roots]:
     """Fresh roots for one test."""
-    ws, folder = opened_store
+    ws, folder = one_store, one_store.store.parent
     if not (folder / "base").exists():
         (folder / "base").mkdir()
         furnish(folder / "base")

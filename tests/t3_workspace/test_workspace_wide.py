@@ -1,4 +1,4 @@
-"""Many files and large ones; a tenth of the size here, full size in `make test-fs`."""
+"""Many files and large ones; 3,000 files here, 100,000 in `make test-fs`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from branchkit.workspace import tree_hash
 
 from .kit import FULL, Open
 
-FILES = 100_000 if FULL else 10_000
+FILES = 100_000 if FULL else 3_000
 FOLDER_FILES = 100
 LARGE_BYTES = 5 << 30  # nothing of it is on the disk but what is written
 
