@@ -31,6 +31,7 @@ def parser(help_of: Mapping[str, str]) -> Parser:
     _recording(made)
     _on_workspaces(made)
     _keeping(made)
+    _going_on(made)
     return whole
 
 
@@ -68,6 +69,26 @@ def _branching(made: Mapping[str, argparse.ArgumentParser]) -> None:
 def _recording(made: Mapping[str, argparse.ArgumentParser]) -> None:
     _run_options(made["run"])
     made["pack"].add_argument("file", type=Path)
+
+
+def _going_on(made: Mapping[str, argparse.ArgumentParser]) -> None:
+    for name in ("resume", "calls", "settle", "approve", "cancel"):
+        made[name].add_argument("file", type=Path)
+    made["resume"].add_argument("--no-sandbox", action="store_true")
+    for name in ("settle", "approve"):
+        made[name].add_argument("call", metavar="CALL", help="as `branchkit calls` names it")
+    made["settle"].add_argument("outcome", choices=("completed", "not-sent", "unknown"))
+    made["settle"].add_argument("--result", default="", help="what the model is told")
+    made["settle"].add_argument("--detail", default="", help="how you know")
+    made["approve"].add_argument("--deny", action="store_true")
+    made["approve"].add_argument("--expires-at", metavar="TIME", help="ISO 8601 with a zone")
+    for name in ("settle", "approve", "cancel"):
+        made[name].add_argument("--by", help="who says so (the user's name)")
+    for name in ("approve", "cancel"):
+        made[name].add_argument("--reason", default="")
+    made["cadence"].add_argument("files", nargs="+", type=Path)
+    made["cadence"].add_argument("--mtbf", type=float, metavar="SECONDS", help="between failures")
+    made["cadence"].add_argument("--pause", type=float, metavar="SECONDS", help="of a checkpoint")
 
 
 def _keeping(made: Mapping[str, argparse.ArgumentParser]) -> None:

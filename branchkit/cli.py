@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from branchkit.arguments import parser
 from branchkit.errors import EXIT_OK, BranchkitError, Diverged, print_error
-from branchkit.verbs import branching, keeping, reading, running, workspaces
+from branchkit.verbs import branching, going_on, keeping, reading, running, workspaces
 from branchkit.verbs.output import EXIT_INTERRUPTED
 
 _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -28,6 +28,12 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "replay": reading.replay,
     "regress": reading.regress,
     "run": running.run,
+    "resume": going_on.resume,
+    "calls": going_on.calls,
+    "settle": going_on.settle,
+    "approve": going_on.approve,
+    "cancel": going_on.cancel,
+    "cadence": going_on.cadence,
     "pack": running.pack,
     "mount": workspaces.mount,
     "umount": workspaces.umount,

@@ -51,8 +51,10 @@ class Measured(NamedTuple):
         Raises UsageError for what is neither measured nor given.
         """
         return Load(
-            delta_s=_known(delta_s or self.delta_s, "how long a checkpoint takes", "delta_s="),
-            mtbf_s=_known(mtbf_s or self.mtbf_s, "how far apart failures are", "mtbf_s="),
+            delta_s=_known(
+                delta_s or self.delta_s, "how long a checkpoint takes", "delta_s= (--pause)"
+            ),
+            mtbf_s=_known(mtbf_s or self.mtbf_s, "how far apart failures are", "mtbf_s= (--mtbf)"),
             turn_s=_known(self.turn_s, "how long a turn takes", "a journal with turns"),
             context_tokens=self.context_tokens,
             reply_tokens=self.reply_tokens,

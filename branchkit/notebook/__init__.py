@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from branchkit.notebook.charts import agreement_figure as agreement_figure
+    from branchkit.notebook.charts import cadence_figure as cadence_figure
     from branchkit.notebook.charts import rates_figure as rates_figure
+    from branchkit.notebook.going_on import approve as approve
+    from branchkit.notebook.going_on import cadence as cadence
+    from branchkit.notebook.going_on import calls as calls
+    from branchkit.notebook.going_on import resume as resume
+    from branchkit.notebook.going_on import settle as settle
     from branchkit.notebook.report import write_report as write_report
     from branchkit.notebook.session import blame as blame
     from branchkit.notebook.session import branches as branches
@@ -31,14 +37,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "agreement_figure",
+    "approve",
     "blame",
     "branches",
+    "cadence",
+    "cadence_figure",
+    "calls",
     "compare",
     "fork",
     "journal",
     "rates_figure",
     "replay",
+    "resume",
     "rewind",
+    "settle",
     "versions",
     "when",
     "write_report",
@@ -46,14 +58,20 @@ __all__ = [
 
 _PLACES = {
     "agreement_figure": "charts",
+    "approve": "going_on",
     "blame": "session",
     "branches": "session",
+    "cadence": "going_on",
+    "cadence_figure": "charts",
+    "calls": "going_on",
     "compare": "session",
     "fork": "session",
     "journal": "session",
     "rates_figure": "charts",
     "replay": "session",
+    "resume": "going_on",
     "rewind": "session",
+    "settle": "going_on",
     "versions": "session",
     "when": "session",
     "write_report": "report",

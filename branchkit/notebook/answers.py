@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 from branchkit.notebook.html import piece
 
 if TYPE_CHECKING:
+    from branchkit.durable.cadence import Advice
+    from branchkit.durable.resume import Resumption
     from branchkit.replay.strict import Replayed
     from branchkit.replay.when import Blame, When
 
@@ -57,6 +60,38 @@ def replayed_html(found: Replayed) -> str:
         return piece(f"<p><b>{escape(replayed_plain(found))}</b></p>")
     rows = [(name, str(value)) for name, value in found.divergence.items()]
     return piece(f"<h4>diverged</h4>{_table(('', ''), rows)}")
+
+
+def resumed_plain(found: Resumption) -> str:
+    """How the run stands now, what was settled or done again, and what a person is asked."""
+    name = found.journal.rpartition("/")[2]
+    lines = [f"{name}: {found.status} after {found.turns} turns"]
+    lines += [found.reason] if found.reason else []
+    lines += [f"  settled {one.call_id}: {one.outcome}, by {one.by}" for one in found.settled]
+    lines += [f"  done again {call_id}" for call_id in found.redone]
+    lines += [f"  {row.call_id} is {row.state}: {row.waits_for}" for row in found.waits_for]
+    return "\n".join(lines)
+
+
+def resumed_html(found: Resumption) -> str:
+    """The same as a piece of a page."""
+    head, *rest = resumed_plain(found).splitlines()
+    return piece(f"<h4>{escape(head)}</h4>" + "".join(f"<p>{escape(line)}</p>" for line in rest))
+
+
+def advice_html(found: Advice, picture: bytes) -> str:
+    """The advice in one line, its curve, and what other intervals cost."""
+    rows = [
+        (each.name, f"{each.interval_turns:.4g}", f"{each.overhead:.2%}", f"{each.lost_turns:.4g}")
+        for each in found.choices
+    ]
+    image = f'<img alt="overhead against interval" src="data:image/png;base64,{_b64(picture)}">'
+    heads = ("checkpoint", "turns apart", "time lost", "turns lost by a crash")
+    return piece(f"<h4>{escape(str(found).splitlines()[0])}</h4>{image}{_table(heads, rows)}")
+
+
+def _b64(data: bytes) -> str:
+    return b64encode(data).decode()
 
 
 def _stretches(found: When) -> list[tuple[str, str]]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from branchkit.branch.api import Run
     from branchkit.branch.comparison import Comparison
+    from branchkit.durable.cadence import Advice
+    from branchkit.durable.resume import Resumption
     from branchkit.replay.rewind import Rewound
     from branchkit.replay.strict import Replayed
     from branchkit.replay.when import Blame, When
@@ -28,6 +30,8 @@ RUN = ("branchkit.branch.api", "Run")
 REPLAYED = ("branchkit.replay.strict", "Replayed")
 WHEN = ("branchkit.replay.when", "When")
 BLAME = ("branchkit.replay.when", "Blame")
+ADVICE = ("branchkit.durable.cadence", "Advice")
+RESUMPTION = ("branchkit.durable.resume", "Resumption")
 WIDGET_TEXT = "(the map is interactive while a kernel runs; its picture is below)"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -115,6 +119,26 @@ def blame_bundle(found: Blame, **_filter: Any) -> Bundle:
     return _bundle(blame_html(found), blame_plain(found))
 
 
+def resumed_bundle(found: Resumption, **_filter: Any) -> Bundle:
+    """Page, picture and text of how a resume went."""
+    from branchkit.notebook.answers import resumed_html, resumed_plain
+
+    return _bundle(resumed_html(found), resumed_plain(found))
+
+
+def advice_bundle(found: Advice, **_filter: Any) -> Bundle:
+    """Page, curve and text of how often to take a checkpoint."""
+    from branchkit.notebook.answers import advice_html
+    from branchkit.notebook.png import advice_png
+
+    picture = advice_png(found)
+    return {
+        "text/html": advice_html(found, picture),
+        "image/png": picture,
+        "text/plain": str(found),
+    }
+
+
 def _bundle(html: str, text: str) -> Bundle:
     from branchkit.notebook.png import text_png
 
@@ -155,6 +179,12 @@ def _blame_plain(found: Blame) -> str:
     return blame_plain(found)
 
 
+def _resumed_plain(found: Resumption) -> str:
+    from branchkit.notebook.answers import resumed_plain
+
+    return resumed_plain(found)
+
+
 def _printer(plain: Callable[[Any], str]) -> Callable[[Any, Any, bool], None]:
     return lambda found, printer, cycle: printer.text(plain(found))
 
@@ -166,6 +196,8 @@ _TEXTS: dict[tuple[str, str], Callable[[Any], str]] = {
     REPLAYED: _replayed_plain,
     WHEN: _when_plain,
     BLAME: _blame_plain,
+    ADVICE: str,
+    RESUMPTION: _resumed_plain,
 }
 _BUNDLES: dict[tuple[str, str], Callable[..., Bundle]] = {
     COMPARISON: comparison_bundle,
@@ -174,4 +206,6 @@ _BUNDLES: dict[tuple[str, str], Callable[..., Bundle]] = {
     REPLAYED: replayed_bundle,
     WHEN: when_bundle,
     BLAME: blame_bundle,
+    ADVICE: advice_bundle,
+    RESUMPTION: resumed_bundle,
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
+from branchkit.notebook import going_on
 from branchkit.notebook.arguments import (
     HelpAsked,
     Parser,
@@ -188,6 +189,11 @@ _MAGICS: dict[str, tuple[Callable[[Any], Any], Callable[[], Parser]]] = {
     # IPython's own %history lists what was typed: it stays what it is.
     "versions": (versions, versions_parser),
     "replay": (replay, replay_parser),
+    "calls": (going_on.calls_magic, going_on.calls_parser),
+    "settle": (going_on.settle_magic, going_on.settle_parser),
+    "approve": (going_on.approve_magic, going_on.approve_parser),
+    "resume": (going_on.resume_magic, going_on.resume_parser),
+    "cadence": (going_on.cadence_magic, going_on.cadence_parser),
 }
 
 

@@ -16,6 +16,7 @@ from branchkit.notebook.grid import ABSENT, Grid, grid_of, symbol
 if TYPE_CHECKING:
     from branchkit.branch.comparison import Comparison
     from branchkit.divergence.tables import ArmSummary
+    from branchkit.durable.cadence import Advice
 
 DPI = 90
 MAX_ROWS, MAX_COLUMNS = 240, 400  # more are pooled by their maximum
@@ -53,6 +54,33 @@ def text_png(text: str) -> bytes:
         # A dollar sign in a shell command is no formula.
         shown = "\n".join(lines).replace("$", r"\$")
         figure.text(0.01, 0.99, shown, family="monospace", fontsize=8, va="top", linespacing=1.2)
+        return _bytes(figure)
+
+
+def advice_png(advice: Advice) -> bytes:
+    """Time lost against the checkpoint interval, its two parts, and the optimum (R32)."""
+    from matplotlib import rc_context, rcParamsDefault
+
+    from branchkit.durable.cadence import curve
+
+    table, best = curve(advice.load), advice.best
+    with rc_context(dict(rcParamsDefault)):
+        figure = _figure(7.0, 3.0)
+        axes = figure.subplots()
+        for column, name, style in (
+            ("overhead", "together", "-"),
+            ("paused", "checkpoints", "--"),
+            ("redone", "work done again", ":"),
+        ):
+            axes.plot(
+                table["interval_turns"], table[column] * 100, style, label=name, color="black"
+            )
+        axes.plot([best.interval_turns], [best.overhead * 100], "D", color=palette.PASS)
+        axes.annotate(f"{advice.turns} turns", (best.interval_turns, best.overhead * 100))
+        axes.set(xscale="log", ylim=(0, max(5.0, best.overhead * 400)))
+        axes.set_xlabel("turns between checkpoints", fontsize=8)
+        axes.set_ylabel("time lost, %", fontsize=8)
+        axes.legend(fontsize=8)
         return _bytes(figure)
 
 
