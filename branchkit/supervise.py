@@ -9,7 +9,8 @@ How death travels:
     parent gone    → the control socket ends, and PDEATHSIG sends us SIGTERM  → all below us die
     we are killed  → PDEATHSIG kills the program (what it started itself may survive this one case)
     program ends   → what it left running is killed, then we end with its exit status
-We are a subreaper, so a grandchild that called setsid or lost its parent is still below us.
+We are a subreaper, so a grandchild that called setsid or lost its parent is still below us. What is
+to outlive us all the same, the workspace daemon, was started with DETACHED in its environment.
 """
 
 # os instead of pathlib, which would double the start-up time of every child.
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 
 GRACE_WHEN_PARENT_DIED_S = 0.5
 GIVE_UP_S = 5.0
+DETACHED = "BRANCHKIT_DETACHED"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -46,32 +48,42 @@ def die_with_parent(parent_pid: int, signal_number: int) -> None:
         os._exit(1)
 
 
-def descendants(root_pid: int) -> list[int]:
-    """Every process below ``root_pid``, zombies too, children before grandchildren."""
+def descendants(root_pid: int, *, but_detached: bool = False) -> list[int]:
+    """Every process below ``root_pid``, zombies too, children before grandchildren.
+
+    ``but_detached``: leave out what was started to outlive us, with all below it.
+    """
     children: dict[int, list[int]] = {}
     for pid, parent_pid in _parents():
         children.setdefault(parent_pid, []).append(pid)
     found, todo = [], [root_pid]
     while todo:
         below = children.get(todo.pop(), [])
+        if but_detached:
+            below = [pid for pid in below if not _is_detached(pid)]
         found += below
         todo += below
     return found
 
 
-def kill_descendants() -> dict[int, int]:
+def kill_descendants(*, but_detached: bool = False) -> dict[int, int]:
     """Kill and reap all processes below this one (a subreaper); returns their wait statuses.
 
+    ``but_detached`` as in `descendants`.
     Gives up after GIVE_UP_S on what cannot be killed: a setuid program, or one stuck in the kernel.
     """
     statuses: dict[int, int] = {}
     deadline = time.monotonic() + GIVE_UP_S
+    seen_none = 0
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         while time.monotonic() < deadline:
-            for pid in descendants(os.getpid()):
+            doomed = descendants(os.getpid(), but_detached=but_detached)
+            for pid in doomed:
                 _kill(pid, signal.SIGKILL)
-            if not _reap_into(statuses):
+            seen_none = 0 if doomed else seen_none + 1
+            # With a detached child we never run out of children: then two empty scans are enough.
+            if not _reap_into(statuses) or seen_none == 2:
                 break
             # Wakes when one dies; looks again anyway, since one may have forked during the scan.
             signal.sigtimedwait({signal.SIGCHLD}, 0.01)
@@ -101,7 +113,7 @@ def supervise(control_fd: int, argv: list[str]) -> int:
             poll.unregister(control_fd)
             deadline = time.monotonic() + grace_s
             _terminate(pid)
-    statuses |= kill_descendants()
+    statuses |= kill_descendants(but_detached=True)
     return statuses.get(pid, signal.SIGKILL)
 
 
@@ -205,6 +217,14 @@ def _parents() -> Iterator[tuple[int, int]]:
                 yield int(name), int(file.read().rpartition(b")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended between the listing and the read
+
+
+def _is_detached(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{DETACHED}=1".encode() in file.read().split(b"\0")
+    except OSError:
+        return False  # it has just gone, or it is none of ours
 
 
 def _kill(pid: int, number: int) -> None:

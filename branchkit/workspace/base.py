@@ -17,6 +17,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -60,6 +61,7 @@ class Base:
         self._index = _index(store, base_id)
         self._links = {path: group for group in self.head.links for path in group}
         self._paths: dict[int, str] = {}
+        self._all_named = False
         self._records: dict[int, Rec] = {}
         self.memory = hashes.Memory()
         self._same: set[str] = set()  # files of another inode whose content was found to be equal
@@ -67,15 +69,15 @@ class Base:
         self._paths[self.root] = ""
 
     def record(self, fid: int) -> Rec:
-        """The record of ``fid``; KeyError when no directory listing has named it yet."""
+        """The record of ``fid``; KeyError when the base has no such file."""
         rec = self._records.get(fid)
         if rec is None:
-            rec = self._records[fid] = self._load(self._paths[fid])
+            rec = self._records[fid] = self._load(self.path(fid))
         return rec
 
     def entries(self, fid: int) -> dict[bytes, int]:
         """The names in directory ``fid``."""
-        path = self._paths[fid]
+        path = self.path(fid)
         prefix = path + "/" if path else ""
         names: dict[bytes, int] = {}
         for name, row in self._index.rows(path).items():
@@ -85,11 +87,26 @@ class Base:
 
     def xattrs(self, fid: int) -> dict[bytes, bytes]:
         """The user.* attributes of ``fid``."""
-        return self._row(self._paths[fid]).xattrs
+        return self._row(self.path(fid)).xattrs
 
     def path(self, fid: int) -> str:
-        """Where ``fid`` lies, relative to the base."""
+        """Where ``fid`` lies, relative to the base; KeyError when the base has no such file."""
+        if fid not in self._paths and not self._all_named:
+            self._name_all()
         return self._paths[fid]
+
+    def _name_all(self) -> None:
+        """Look into every directory: the kernel may know a file from before a restart."""
+        self._all_named = True
+        waiting = [""]
+        while waiting:
+            path = waiting.pop()
+            prefix = path + "/" if path else ""
+            for name, row in self._index.rows(path).items():
+                below = prefix + os.fsdecode(name)
+                self._paths.setdefault(row.fid, below)
+                if stat.S_ISDIR(row.mode):
+                    waiting.append(below)
 
     def learn(self, fid: int, path: str) -> None:
         """Take note that ``fid`` lies at ``path`` (a log says so after a restart)."""
@@ -101,7 +118,7 @@ class Base:
 
     def digest(self, fid: int) -> bytes:
         """The Merkle digest of an unchanged directory."""
-        return self._row(self._paths[fid]).digest
+        return self._row(self.path(fid)).digest
 
     def has(self, fid: int) -> bool:
         """Whether ``fid`` is known to be of the base."""

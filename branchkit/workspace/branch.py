@@ -21,7 +21,6 @@ from branchkit.workspace.changes import (
     Fill,
     Host,
     Inset,
-    New,
     Patch,
     Resize,
     Up,
@@ -64,8 +63,12 @@ class Live:
         layer: str,
         frozen: Frozen | None,
         care: Care | None = None,
+        held: Callable[[int], bool] = lambda fid: False,
     ) -> None:
-        """Load the branch; its top layer's log is replayed, a torn tail cut off."""
+        """Load the branch; its top layer's log is replayed, a torn tail cut off.
+
+        An inode without a name is kept if it is ``held`` (by the kernel, over a restart).
+        """
         self._care = care or Care(None, Spares(layers), Space(layers))
         self._layers = layers
         self.base = base
@@ -76,6 +79,9 @@ class Live:
         self._log: log.Log | None = None
         self._inset_bytes = 0  # since the last freeze
         self._good_bytes = replay(self.tree, self._log_path(layer))
+        for fid, rec in self.tree.sweep(held).items():
+            if care is not None and isinstance(rec.data, Hosted | Pieces):
+                self.contents.host_path(self._place(fid)).unlink(missing_ok=True)
         # What a killed daemon had written and not synced is no safer for having been read again.
         self._unsynced = {fid for fid in self.tree.top if self._lengthened(fid)}
 
@@ -327,24 +333,15 @@ def _empties(changes: Sequence[Change]) -> bool:
 
 
 def replay(tree: Tree, path: Path) -> int:
-    """Apply the log at ``path`` to ``tree``; returns how many bytes of it are good."""
+    """Apply the log at ``path`` to ``tree``; returns how many bytes of it are good.
+
+    Inodes without a name stay: one that was open during a freeze is written in the next layer too.
+    """
     good_bytes = 0
     for frame in log.read(path):
         if isinstance(frame.value, dict):
             recall(tree, frame)
         else:
-            changes = decode(frame.value)
-            if not _of_nameless(tree, changes[0]):
-                tree.apply(changes, frame.blob, frame.end_bytes - len(frame.blob))
+            tree.apply(decode(frame.value), frame.blob, frame.end_bytes - len(frame.blob))
         good_bytes = frame.end_bytes
-    tree.sweep()
     return good_bytes
-
-
-def _of_nameless(tree: Tree, change: Change) -> bool:
-    """Whether a frame that begins with ``change`` is about a file without a name.
-
-    One that lost its last name in an earlier layer, and was written or chmodded while it was still
-    open: its layer was swept of it (test_what_has_no_name_any_more_is_not_replayed).
-    """
-    return not isinstance(change, Up | New) and not tree.known(change.fid)

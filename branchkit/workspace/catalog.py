@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from branchkit.errors import WorkspaceError
 from branchkit.workspace import log
 
+MOST_KEPT = 1000  # requests and dropped branches: a client asks again within seconds
 ROW_BYTES = 4096  # more than any row of a snapshot takes: names have at most 200 bytes
 
 
@@ -64,6 +65,10 @@ class Catalog:
         self.named: dict[str, Named] = {}
         self.layer = 0  # the highest layer number so far
         self.number = 0  # the highest branch number so far
+        self.requests: dict[
+            str, str
+        ] = {}  # clients' requests by their ids -> the snapshot made, or ""
+        self.dropped: dict[int, Named] = {}  # branches by number: somebody may have files open
         self._forgotten: set[str] = set()
         self._path = store / "catalog.log"
         self._log: log.Log | None = None
@@ -108,17 +113,25 @@ class Catalog:
             if str(number) in frozen:
                 continue
             row = log.last(layers / f"{number}.log", ROW_BYTES)
-            if isinstance(row, dict) and row["snapshot"][0] not in self._forgotten:
+            # A kill may have come between the digests and the row that a freeze writes behind them.
+            if not isinstance(row, dict) or row["kind"] != "snapshot":
+                continue
+            if row["snapshot"][0] not in self._forgotten:
                 yield row
 
     def _note(self, row: Mapping[str, Any]) -> None:
+        if request := row.get("request"):
+            self.requests[request] = row["snapshot"][0] if row["kind"] == "snapshot" else ""
+            _keep_newest(self.requests)
         match row["kind"]:
             case "base":
                 self.bases.add(row["id"])
             case "branch":
                 self._note_branch(Named(*row["branch"]))
             case "drop":
-                del self.named[row["name"]]
+                named = self.named.pop(row["name"])
+                self.dropped[named.number] = named
+                _keep_newest(self.dropped)
             case "snapshot":
                 self._note_snapshot(row)
             case "forget":
@@ -144,6 +157,11 @@ class Catalog:
         elif name := row.get("branch"):  # as it was written before rows held the whole branch
             layer = row["next_layer"]
             self._note_branch(self.named[name]._replace(current=snapshot.id, layer=layer))
+
+
+def _keep_newest(found: dict[Any, Any]) -> None:
+    if len(found) > MOST_KEPT:
+        del found[next(iter(found))]
 
 
 def _row(value: object) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """The process that serves a store's mount: ``python -m branchkit.workspace.daemon STORE``.
 
-It is exec'd and detached, so it outlives the notebook that started it; it counts its clients by
-their connections to ``control.sock`` and leaves ``--linger-s`` after the last one unless pinned.
+`holder` runs it, detached, so it outlives the notebook that started it, and runs another one when
+this is killed; what that one needs to go on stands in the logs and in `kept`. It counts its clients
+by their connections to ``control.sock`` and leaves ``--linger-s`` after the last one unless pinned.
 Requests and replies are one JSON object a line. One thread does everything; only calls that wait
 for the kernel go to the loop's worker (see `loop.Loop.aside`).
 """
@@ -23,90 +24,87 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from branchkit.errors import BranchkitError, DiskFull, FuseMissing, UsageError, WorkspaceError
-from branchkit.workspace import compare, fuse, hashes, materialize, stale
+from branchkit.workspace import compare, fuse, hashes, log, materialize, stale
+from branchkit.workspace.branch import Live
 from branchkit.workspace.catalog import Named
+from branchkit.workspace.changes import decode
+from branchkit.workspace.client import Client, Reply, Request, describe
 from branchkit.workspace.collect import collect
+from branchkit.workspace.handover import Session
+from branchkit.workspace.inflight import Applied
+from branchkit.workspace.kept import Kept
 from branchkit.workspace.loop import Loop
 from branchkit.workspace.store import Store, prepare
 
-REQUEST_BYTES = 1 << 16
-SEND_TIMEOUT = (5).to_bytes(8, sys.byteorder) + (0).to_bytes(8, sys.byteorder)  # struct timeval
+CREATE = ("name", "base", "snapshot", "request")
 
 _log = logging.getLogger("branchkit.workspace")
-Request = dict[str, Any]
-Reply = dict[str, Any]
-
-
-class Client:
-    """One connection; it has at most one request under way."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._pending = b""
-
-    def requests(self) -> list[Request] | None:
-        """The requests that have arrived in full; None when the client has gone."""
-        try:
-            data = self.connection.recv(REQUEST_BYTES)
-        except ConnectionError:
-            return None
-        if not data:
-            return None
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def reply(self, value: Reply) -> None:
-        """Send one reply; a client that has gone, or takes none for 5 s, does not get it."""
-        try:
-            self.connection.sendall(json.dumps(value).encode() + b"\n")
-        except OSError as error:
-            _log.warning("a client did not take its reply: %s", error)
-
-    def fail(self, error: Exception) -> None:
-        """Send an error; the client raises it again."""
-        self.reply({"error": type(error).__name__, **describe(error)})
-
-
-def describe(error: Exception) -> dict[str, str]:
-    """Message and hint of any error."""
-    if isinstance(error, BranchkitError):
-        return {"message": error.message, "hint": error.hint}
-    return {"message": f"{type(error).__name__}: {error}", "hint": "see daemon.log in the store"}
 
 
 class Daemon:
     """The store, its mount and its clients."""
 
-    def __init__(self, store: Path, loop: Loop, linger_s: float) -> None:
-        self.store = Store(store)
+    def __init__(self, store: Path, loop: Loop, linger_s: float, kept: Kept) -> None:
+        self.store = Store(store, kept=kept)
         materialize.absorb_all(self.store)
-        self.overlay = fuse.Overlay(store)
+        self.overlay = fuse.Overlay(store, kept)
         self._loop = loop
         self._linger_s = linger_s
-        self._pinned = False
+        self._kept = kept
+        self._holder_pid = os.getppid()
         self._clients: dict[int, Client] = {}
+        self._leaving = False
         self._stopping: list[Client] = []
         self._listener: socket.socket | None = None
-        loop.on_deadline = self.leave
+        if kept.cap_bytes is not None:
+            self.store.space.limit(kept.cap_bytes)
+        loop.on_deadline = self._leave_if_alone
         self._refill()
         for row in self.store.named.values():
             self._show(row)
+        for row in self.store.still_open():
+            self.overlay.nodes.add_dropped(row.number, *self._uses(row))
 
-    def listen(self, path: Path) -> None:
-        """Accept clients at ``path``."""
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stale.bind(listener, path)
-        listener.listen(64)
+    def listen(self, listener: socket.socket) -> None:
+        """Accept clients of ``listener``."""
         self._listener = listener
         self._loop.watch(listener.fileno(), self._accept)
         self._wait_for_clients()
 
+    def obey(self, holder: socket.socket) -> None:
+        """Leave when the holder has gone: nobody would take over from us any more."""
+        self._loop.watch(holder.fileno(), partial(self._holder_gone, holder))
+
+    def _holder_gone(self, holder: socket.socket) -> None:
+        self._loop.unwatch(holder.fileno())
+        _log.warning("the holder has gone")
+        self.leave()
+
+    def forget_dropped(self) -> None:
+        """Have the kernel forget names that were dropped shortly before a restart."""
+        names = {row.name for row in self.store.catalog.dropped.values()} - self.store.named.keys()
+        for name in names:
+            self._loop.aside(partial(fuse.forget_name, os.fsencode(name)), lambda: None)
+
+    def applied(self) -> Applied | None:
+        """What the request under way had changed, if it had come that far."""
+        under_way = self._kept.under_way()
+        if under_way is None:
+            return None
+        path = self.store.layers / f"{under_way.layer}.log"
+        numbers = [n.number for n in self.store.named.values() if n.layer == under_way.layer]
+        frame = next(log.read(path, under_way.offset), None)
+        return Applied(numbers[0], decode(frame.value)) if numbers and frame else None
+
     def leave(self) -> None:
-        """End the service; first the kernel hands over its dirty pages, which an unmount loses."""
+        """End the service; first the kernel hands over its dirty pages, which an unmount loses.
+
+        From now on nobody is served who could think that we stay.
+        """
+        self._leaving = True
+        (self.store.path / "control.sock").unlink(missing_ok=True)
         dirty = [
             node for name in self.overlay.nodes.names for node in self.overlay.nodes.dirty(name)
         ]
@@ -124,15 +122,26 @@ class Daemon:
         if self._listener is not None:
             self._listener.close()
 
+    def _leave_if_alone(self) -> None:
+        # A client whose connection an earlier worker had is still one: it holds this lock.
+        fd = os.open(self.store.path / "clients.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._wait_for_clients()
+        else:
+            self.leave()
+        finally:
+            os.close(fd)
+
     def _wait_for_clients(self) -> None:
-        idle = not self._clients and not self._pinned
+        idle = not self._clients and not self._kept.pinned
         self._loop.deadline_s = time.monotonic() + self._linger_s if idle else None
 
     def _accept(self) -> None:
         if self._listener is None:
             return
         connection, _ = self._listener.accept()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
         client = Client(connection)
         self._clients[connection.fileno()] = client
         self._loop.watch(connection.fileno(), lambda: self._serve(client))
@@ -140,7 +149,7 @@ class Daemon:
 
     def _serve(self, client: Client) -> None:
         requests = client.requests()
-        if requests is None:
+        if requests is None or self._leaving:
             fd = client.connection.fileno()
             self._loop.unwatch(fd)
             del self._clients[fd]
@@ -167,7 +176,7 @@ class Daemon:
     def _dispatch(self, client: Client, request: Request) -> None:
         match request["op"]:
             case "hello":
-                client.reply({"pid": os.getpid()})
+                client.reply({"pid": self._holder_pid})
             case "base":
                 self.store.register_base(request["id"])
                 client.reply({})
@@ -175,10 +184,7 @@ class Daemon:
                 self.store.register_snapshot(request["row"])
                 client.reply({})
             case "create":
-                row = self.store.create(
-                    request["name"], base=request["base"], snapshot=request["snapshot"]
-                )
-                self._show(row)
+                self._create(request)
                 client.reply({})
                 self._refill()
             case "branches":
@@ -186,20 +192,21 @@ class Daemon:
             case "snapshot":
                 client.reply({"snapshot": self.store.held(request["id"]).snapshot})
             case "pin":
-                self._pinned = True
-                client.reply({"pid": os.getpid()})
+                self._kept.pinned = True
+                client.reply({"pid": self._holder_pid})
             case "stop":
                 self._stopping.append(client)
                 self.leave()
             case "cap":
                 self.store.space.limit(request["bytes"])
+                self._kept.cap_bytes = request["bytes"]
                 client.reply({})
             case "gc":
                 client.reply({"freed": collect(self.store, request["keep"])})
             case "drop":
-                self._drop(client, request["name"])
-            case "freeze" | "hash" | "diff" as what:
-                self._settled(client, request["name"], self._ask(what, request["name"]))
+                self._drop(client, request)
+            case "freeze" | "hash" | "diff":
+                self._settled(client, request["name"], self._ask(request))
             case other:
                 raise UsageError(f"unknown request {other!r}", hint="client and daemon differ")
 
@@ -208,17 +215,32 @@ class Daemon:
         if wanted := self.store.spares.refill(self.store.catalog.layer):
             self._loop.aside(*wanted)
 
-    def _show(self, row: Named) -> None:
-        self.overlay.nodes.add(
-            os.fsencode(row.name),
-            row.number,
-            load=lambda: self.store.live(row.name),
-            ended=lambda: self.store.discard_dropped(row.number),
-        )
+    def _is_done(self, request: Request) -> bool:
+        """Whether a worker that was killed before it could say so has done this already."""
+        return request["request"] in self.store.catalog.requests
 
-    def _ask(self, what: str, name: str) -> Callable[[], Reply]:
+    def _create(self, request: Request) -> None:
+        if not self._is_done(request):
+            self._show(self.store.create(**{each: request[each] for each in CREATE}))
+
+    def _show(self, row: Named) -> None:
+        load, ended = self._uses(row)
+        self.overlay.nodes.add(os.fsencode(row.name), row.number, load, ended)
+
+    def _uses(self, row: Named) -> tuple[Callable[[], Live], Callable[[], None]]:
+        """How a branch is loaded, and what is to be done when a dropped one is not used."""
+        named = self.store.named.get(row.name) == row
+        load = partial(self.store.live, row.name) if named else partial(self.store.load, row)
+        return load, partial(self.store.discard_dropped, row.number)
+
+    def _ask(self, request: Request) -> Callable[[], Reply]:
+        name = request["name"]
+
         def freeze() -> Reply:
-            return {"snapshot": self.store.freeze(name)}
+            if self._is_done(request):
+                made = self.store.catalog.requests[request["request"]]
+                return {"snapshot": self.store.held(made).snapshot}
+            return {"snapshot": self.store.freeze(name, request["request"])}
 
         def tree_hash() -> Reply:
             return {"tree_hash": hashes.render(self.store.live(name).digest())}
@@ -228,7 +250,7 @@ class Daemon:
             old = self.store.view(row.base, row.origin)
             return {"changes": compare.changes(old, self.store.live(name))}
 
-        return {"freeze": freeze, "hash": tree_hash, "diff": diff}[what]
+        return {"freeze": freeze, "hash": tree_hash, "diff": diff}[request["op"]]
 
     def _settled(self, client: Client, name: str, then: Callable[[], Reply]) -> None:
         """Answer with ``then()`` once the kernel's dirty pages of the branch are here."""
@@ -244,55 +266,87 @@ class Daemon:
         else:
             answer()
 
-    def _drop(self, client: Client, name: str) -> None:
-        self.store.drop(name)
-        raw = os.fsencode(name)
-        self.overlay.nodes.remove(raw)
+    def _drop(self, client: Client, request: Request) -> None:
+        raw = os.fsencode(request["name"])
+        if not self._is_done(request):
+            self.store.drop(request["name"], request["request"])
+            self.overlay.nodes.remove(raw)
         # Only then may the name mean another branch: the kernel remembers the old one for a day.
         self._loop.aside(lambda: fuse.forget_name(raw), lambda: client.reply({}))
 
 
 def main(arguments: list[str]) -> int:
     """Serve a store until its last client has gone; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m branchkit.workspace.daemon")
-    parser.add_argument("store", type=Path)
-    parser.add_argument("--ready-fd", type=int, default=1)
-    parser.add_argument("--linger-s", type=float, default=30.0)
-    options = parser.parse_args(arguments)
+    options = _options(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    store = options.store
+    for name, value in vars(options).items():
+        if name.endswith("_fd") and value is not None:
+            os.set_inheritable(value, False)
+    if options.clear:
+        _clear(store)
+        return 0
     _raise_limits()
     try:
-        store = prepare(options.store)
-        lock = take_lock(store)
-        daemon, loop = start(store, options.linger_s)
+        store = prepare(store)
+        take_lock(options.lock_fd, store)
+        daemon, loop = start(options, store)
     except Exception as error:  # noqa: BLE001 whoever started us gets it
         _log.exception("cannot start")
         _tell(options.ready_fd, {"error": type(error).__name__, **describe(error)})
         return 1
     signal.signal(signal.SIGTERM, lambda number, frame: loop.post(daemon.leave))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _tell(options.ready_fd, {"pid": os.getpid()})
     try:
         fuse.serve()
     finally:
         (store / "control.sock").unlink(missing_ok=True)
         fuse.unmount(store / "mnt")
         daemon.close()
-        os.close(lock)
     return 0
 
 
-def start(store: Path, linger_s: float) -> tuple[Daemon, Loop]:
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m branchkit.workspace.daemon")
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--linger-s", type=float, default=30.0)
+    parser.add_argument("--lock-fd", type=int, required=True)
+    parser.add_argument("--listen-fd", type=int, required=True)
+    parser.add_argument("--kept-fd", type=int, required=True)
+    parser.add_argument("--holder-fd", type=int)
+    parser.add_argument("--ready-fd", type=int, help="only of the first worker")
+    parser.add_argument("--fuse-fd", type=int, help="of a mount that is taken over")
+    parser.add_argument("--clear", action="store_true", help="only take the mount away")
+    return parser.parse_args(arguments)
+
+
+def start(options: argparse.Namespace, store: Path) -> tuple[Daemon, Loop]:
     """Mount and listen; nothing is answered yet."""
-    stale.clear(store / "mnt")
-    loop = Loop()
-    daemon = Daemon(store, loop, linger_s)
-    daemon.listen(store / "control.sock")
-    try:
-        fuse.mount(daemon.overlay, store / "mnt", loop)
-    except RuntimeError as error:
-        (store / "control.sock").unlink(missing_ok=True)
+    if options.fuse_fd is None:
         stale.clear(store / "mnt")
+    loop, kept = Loop(), Kept(options.kept_fd)
+    daemon = Daemon(store, loop, options.linger_s, kept)
+    daemon.listen(socket.socket(fileno=options.listen_fd))
+    holder = socket.socket(fileno=options.holder_fd)
+    daemon.obey(holder)
+
+    def ready() -> None:
+        _tell(options.ready_fd, {"pid": os.getppid()})
+        if options.fuse_fd is not None:
+            _log.info("took over")
+            daemon.forget_dropped()
+
+    def hold(fd: int) -> None:
+        socket.send_fds(holder, [b"hold"], [fd])
+
+    def served() -> None:
+        holder.send(b"served")
+
+    session = Session(kept, hold, daemon.applied, daemon.overlay.forgotten, ready, served)
+    try:
+        fuse.mount(daemon.overlay, store / "mnt", loop, session, options.fuse_fd)
+    except RuntimeError as error:
+        _clear(store)
         raise FuseMissing(
             f"{store / 'mnt'} could not be mounted: {error}",
             hint="see daemon.log in the store; `branchkit doctor` tells what FUSE needs",
@@ -302,18 +356,20 @@ def start(store: Path, linger_s: float) -> tuple[Daemon, Loop]:
     return daemon, loop
 
 
-def take_lock(store: Path) -> int:
-    """The store's daemon lock; copying workspaces hold it shared."""
-    fd = os.open(store / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _clear(store: Path) -> None:
+    (store / "control.sock").unlink(missing_ok=True)
+    stale.clear(store / "mnt")
+
+
+def take_lock(fd: int, store: Path) -> None:
+    """The store's daemon lock, which the holder has with us; copying workspaces hold it shared."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(fd)
         raise WorkspaceError(
             f"{store} is in use without FUSE (copying workspaces)",
             hint="close those workspaces first, or open this one with backend='copy'",
         ) from None
-    return fd
 
 
 def _raise_limits() -> None:
@@ -322,9 +378,10 @@ def _raise_limits() -> None:
     sys.setrecursionlimit(10_000)  # a directory may be 2,000 deep (PATH_MAX)
 
 
-def _tell(fd: int, value: Reply) -> None:
-    os.write(fd, json.dumps(value).encode() + b"\n")
-    os.close(fd)
+def _tell(fd: int | None, value: Reply) -> None:
+    if fd is not None:
+        os.write(fd, json.dumps(value).encode() + b"\n")
+        os.close(fd)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import pyfuse3
-
 from branchkit.errors import DiskFull
 from branchkit.workspace import edit, handover, names, stale
-from branchkit.workspace.loop import Loop, run
+from branchkit.workspace.kept import Kept
+from branchkit.workspace.loop import Loop, in_place_of_trio, run
 from branchkit.workspace.nodes import NODE_MASK, ROOT, TAMED_HANDLE, Nodes
+
+with in_place_of_trio():
+    import pyfuse3
 
 NOBODY = 65534  # stands for whoever is not root
 FOREVER_S = 86400  # every change comes through this mount, so the kernel may believe what it has
@@ -63,10 +65,11 @@ class Overlay(pyfuse3.Operations):
     supports_dot_lookup = False
     enable_writeback_cache = False
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, kept: Kept) -> None:
         super().__init__()
         self._store = os.fspath(store)
-        self.nodes = Nodes(self._forget_attr)
+        self._kept = kept
+        self.nodes = Nodes(self._forget_attr, kept)
         self._attrs: dict[int, pyfuse3.EntryAttributes] = {}
         self._listings = names.Listings(self.nodes)
         self._root_attr = self._make_root_attr()
@@ -107,7 +110,7 @@ class Overlay(pyfuse3.Operations):
     def _entry(self, node: int) -> pyfuse3.EntryAttributes:
         """The attributes for a reply that makes the kernel remember ``node``."""
         attr = self._attr(node)
-        self.nodes.looked_up(node)
+        self._kept.looked_up(node)
         return attr
 
     @guarded
@@ -120,6 +123,10 @@ class Overlay(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """The kernel has dropped inodes; no reply and no error is possible here."""
+        self.forgotten(inode_list)
+
+    def forgotten(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """The same for who is no coroutine."""
         for node, lookups in inode_list:
             try:
                 if self.nodes.forget(node, lookups):
@@ -265,7 +272,7 @@ class Overlay(pyfuse3.Operations):
 
     @guarded
     def release(self, fh: int) -> None:
-        """The last close of a handle; one from before a restart of the daemon is unknown."""
+        """The last close of a handle."""
         self.nodes.closed(fh)
 
     @guarded
@@ -332,32 +339,56 @@ class Overlay(pyfuse3.Operations):
     def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Set an extended attribute."""
         live, fid = self.nodes.at(inode)
-        live.commit(edit.set_xattr(live.tree, fid, name, value, time.time_ns()))
+        changes = edit.set_xattr(live.tree, fid, name, value, time.time_ns())
+        self.nodes.commit(live, changes)
 
     @guarded
     def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove an extended attribute."""
         live, fid = self.nodes.at(inode)
-        live.commit(edit.set_xattr(live.tree, fid, name, None, time.time_ns()))
+        changes = edit.set_xattr(live.tree, fid, name, None, time.time_ns())
+        self.nodes.commit(live, changes)
 
 
-def mount(overlay: Overlay, point: Path, loop: Loop) -> None:
-    """Mount; requests are answered once `serve` runs. RuntimeError when that is not possible."""
+def mount(
+    overlay: Overlay, point: Path, loop: Loop, session: handover.Session, fuse_fd: int | None
+) -> None:
+    """Mount; requests are answered once `serve` runs. RuntimeError when that is not possible.
+
+    With ``fuse_fd`` the mount is there already and is taken over from a worker that died.
+    """
     pyfuse3.__dict__["trio"] = loop
     options = ["default_permissions"]
     if os.geteuid() == 0:
         options.append("allow_other")  # a sandbox may run as another user; modes still decide
+    loop.on_wait = session.kept.answered
+    if fuse_fd is not None:
+        mounted = handover.Mounted(fuse_fd, session.kept.init)
+        _hand_over(handover.Handover(mounted, session, again=True), overlay, options, loop)
+        return
     if os.environ.get(handover.PLAIN) != "1":
         try:
             mounted = handover.mount(point, ",".join(options))
         except OSError as error:
             _log.warning("left to libfuse: %s", error)
         else:
-            handed = handover.Handover(mounted)
-            loop.on_second_wait = handed.finish
-            pyfuse3.init(overlay, f"/dev/fd/{handed.fd}", set(options))
+            _hand_over(handover.Handover(mounted, session), overlay, options, loop)
             return
     pyfuse3.init(overlay, os.fspath(point), {*options, "fsname=branchkit", "subtype=branchkit"})
+    session.ready()
+
+
+def _hand_over(
+    handed: handover.Handover, overlay: Overlay, options: Sequence[str], loop: Loop
+) -> None:
+    answered = loop.on_wait
+
+    def step() -> None:
+        if not handed.step():
+            loop.on_wait = answered
+
+    loop.on_wait = step
+    pyfuse3.init(overlay, f"/dev/fd/{handed.fd}", set(options))
 
 
 def serve() -> None:

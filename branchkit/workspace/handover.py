@@ -12,6 +12,10 @@ What is gained (see docs/performance.md for the figures):
     PARALLEL_DIROPS        lookups in one directory do not wait for each other in the kernel
     CACHE_SYMLINKS         readlink(2) asks once
     EXPLICIT_INVAL_DATA    a write does not make the kernel drop the pages that it has
+    HAS_RESEND             what a killed worker had read and not answered is sent again
+
+A worker that takes over does the same with the INIT that `kept` has; its answer goes nowhere, since
+the kernel has one, and before libfuse gets the descriptor it is settled what was under way.
 """
 
 from __future__ import annotations
@@ -22,8 +26,13 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from branchkit.workspace import inflight
+from branchkit.workspace.inflight import Applied
+from branchkit.workspace.kept import Kept
 
 PLAIN = "BRANCHKIT_PLAIN_INIT"  # set to 1: libfuse mounts and answers by itself
 
@@ -33,13 +42,28 @@ HANDLE_KILLPRIV = 1 << 19
 CACHE_SYMLINKS = 1 << 23
 EXPLICIT_INVAL_DATA = 1 << 25
 HANDLE_KILLPRIV_V2 = 1 << 28
-WANTED = PARALLEL_DIROPS | CACHE_SYMLINKS | EXPLICIT_INVAL_DATA | HANDLE_KILLPRIV_V2
+INIT_EXT = 1 << 30  # there are flags above the 32nd
+HAS_RESEND = 1 << 39
+WANTED = (
+    PARALLEL_DIROPS
+    | CACHE_SYMLINKS
+    | EXPLICIT_INVAL_DATA
+    | HANDLE_KILLPRIV_V2
+    | INIT_EXT
+    | HAS_RESEND
+)
+
+SERVED_REQUESTS = 100  # more than can be sent again: none of those kills the worker
 
 _DEVICE = "/dev/fuse"
 _MESSAGE_BYTES = 1 << 16  # INIT has about a hundred; the kernel insists on 8 KiB of room
-_IN_FLAGS_AT = 40 + 12  # struct fuse_in_header, then major, minor and max_readahead
-_OUT_FLAGS_AT = 16 + 12  # struct fuse_out_header, then the same
+# Where an INIT and its answer have their flags: the lower 32, and those above.
+_IN_FLAGS_AT = (40 + 12, 40 + 16)  # struct fuse_in_header, then major, minor and max_readahead
+_OUT_FLAGS_AT = (16 + 12, 16 + 32)  # struct fuse_out_header, then the same; the rest further on
+_MAX_WRITE_AT = 16 + 20
+_ROOM_BYTES = 4096  # what a WRITE has in front of its data
 _FLAGS = struct.Struct("=I")
+_RESEND = struct.pack("=IiQ", 16, 7, 0)  # FUSE_NOTIFY_RESEND
 _MS_NOSUID, _MS_NODEV = 2, 4
 _FD = struct.Struct("i")
 
@@ -62,44 +86,114 @@ def mount(point: Path, options: str) -> Mounted:
 
 def hide(init: bytes) -> bytes:
     """The kernel's INIT without the flags that libfuse would answer to and we do not want."""
-    flags = _FLAGS.unpack_from(init, _IN_FLAGS_AT)[0]
+    flags = _flags(init, _IN_FLAGS_AT)
     return _with_flags(init, _IN_FLAGS_AT, flags & ~(AUTO_INVAL_DATA | HANDLE_KILLPRIV))
 
 
 def amend(answer: bytes, init: bytes) -> bytes:
     """libfuse's ``answer`` with those of our flags that the kernel has offered in ``init``."""
-    offered = _FLAGS.unpack_from(init, _IN_FLAGS_AT)[0]
-    chosen = _FLAGS.unpack_from(answer, _OUT_FLAGS_AT)[0]
-    return _with_flags(answer, _OUT_FLAGS_AT, chosen | offered & WANTED)
+    chosen = granted(answer) | _flags(init, _IN_FLAGS_AT) & WANTED
+    return _with_flags(answer, _OUT_FLAGS_AT, chosen)
 
 
 def granted(answer: bytes) -> int:
     """The flags in an answer to INIT."""
-    return int(_FLAGS.unpack_from(answer, _OUT_FLAGS_AT)[0])
+    return _flags(answer, _OUT_FLAGS_AT)
 
 
-def _with_flags(message: bytes, at: int, flags: int) -> bytes:
-    return message[:at] + _FLAGS.pack(flags) + message[at + _FLAGS.size :]
+def _flags(message: bytes, at: tuple[int, int]) -> int:
+    low = int(_FLAGS.unpack_from(message, at[0])[0])
+    return low | _FLAGS.unpack_from(message, at[1])[0] << 32 if low & INIT_EXT else low
+
+
+def _with_flags(message: bytes, at: tuple[int, int], flags: int) -> bytes:
+    changed = bytearray(message)
+    _FLAGS.pack_into(changed, at[0], flags & 0xFFFFFFFF)
+    if flags & INIT_EXT:
+        _FLAGS.pack_into(changed, at[1], flags >> 32)
+    return bytes(changed)
+
+
+class Session(NamedTuple):
+    """What a handover has to do with the rest of the daemon."""
+
+    kept: Kept
+    hold: Callable[[int], None]  # gives the holder the kernel's descriptor
+    applied: Callable[[], Applied | None]  # what the request under way had changed
+    forget: Callable[[Sequence[tuple[int, int]]], None]
+    ready: Callable[[], None]  # the mount is there
+    served: Callable[[], None]  # after a take-over: it is more than a moment until the next death
 
 
 class Handover:
-    """libfuse's descriptor: first a socket on which INIT waits, from `finish` on the kernel's."""
+    """libfuse's descriptor: first a socket on which INIT waits, in the end the kernel's."""
 
-    def __init__(self, mounted: Mounted) -> None:
+    def __init__(self, mounted: Mounted, session: Session, *, again: bool = False) -> None:
+        """``again``: the mount is taken over from a worker that was killed."""
         self._mounted = mounted
+        self._session = session
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.fd = theirs.detach()
-        self.flags = 0
-        self._ours.send(hide(mounted.init))
+        self._steps = self._take_over() if again else self._begin()
 
-    def finish(self) -> None:
-        """Give libfuse's answer to the kernel, and libfuse the kernel."""
-        answer = amend(self._ours.recv(_MESSAGE_BYTES), self._mounted.init)
+    def step(self) -> bool:
+        """Go on; call it whenever libfuse waits. False when the kernel has taken its place."""
+        return next(self._steps, False)
+
+    def _begin(self) -> Iterator[bool]:
+        answer = amend((yield from self._ask(hide(self._mounted.init))), self._mounted.init)
         os.write(self._mounted.kernel_fd, answer)
+        if granted(answer) & HAS_RESEND:
+            self._session.kept.init = self._mounted.init
+            self._session.hold(self._mounted.kernel_fd)
+        self._finish()
+
+    def _take_over(self) -> Iterator[bool]:
+        answer = yield from self._ask(hide(self._mounted.init))
+        if self._session.kept.unsettled:
+            yield from self._settle(_FLAGS.unpack_from(answer, _MAX_WRITE_AT)[0] + _ROOM_BYTES)
+        os.write(self._mounted.kernel_fd, _RESEND)
+        self._finish()
+        for _ in range(SERVED_REQUESTS):
+            self._session.kept.answered()
+            yield True
+        self._session.served()
+
+    def _settle(self, most_bytes: int) -> Iterator[bool]:
+        """Answer the request that had been carried out when the last worker was killed."""
+        fd, kept, applied = self._mounted.kernel_fd, self._session.kept, self._session.applied()
+        os.write(fd, _RESEND)
+        for request in list(inflight.peek(fd, most_bytes, self._session.forget)):
+            done = applied is not None and applied.covers(request)
+            if request.opcode == inflight.OPEN:
+                kept.take_back_open(request.node)
+            elif done and request.opcode == inflight.CREATE:
+                kept.take_back_open(None)
+            released = request.opcode == inflight.RELEASE and kept.was_closed(request.handle)
+            if done or released:
+                os.write(fd, (yield from self._answer(request)))
+        kept.answered()
+
+    def _answer(self, request: inflight.Request) -> Generator[bool, None, bytes]:
+        replies: list[bytes] = []
+        if request.opcode in inflight.MAKING:
+            replies.append((yield from self._ask(request.lookup())))
+        if request.opcode == inflight.CREATE and not inflight.failed(replies[0]):
+            replies.append((yield from self._ask(request.open(replies[0]))))
+        failed = [reply for reply in replies if inflight.failed(reply)]
+        return failed[0] if failed else request.answer(replies)
+
+    def _ask(self, message: bytes) -> Generator[bool, None, bytes]:
+        self._ours.send(message)
+        yield True
+        return self._ours.recv(_MESSAGE_BYTES)
+
+    def _finish(self) -> None:
+        """Give libfuse the kernel."""
         os.dup2(self._mounted.kernel_fd, self.fd, inheritable=False)
         os.close(self._mounted.kernel_fd)
         self._ours.close()
-        self.flags = granted(answer)
+        self._session.ready()
 
 
 def _mount_as_root(point: Path, options: str) -> int:

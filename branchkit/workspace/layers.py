@@ -150,10 +150,6 @@ class Tree:
         """Whether a layer holds ``fid`` already (else the base does, and Up must come first)."""
         return self.get(fid).epoch is not None
 
-    def known(self, fid: int) -> bool:
-        """Whether a layer holds ``fid``, for one that may be nowhere at all."""
-        return fid in self.top or any(fid in layer for layer in self.layers)
-
     def entries(self, fid: int) -> dict[bytes, int]:
         """The names in directory ``fid``; not to be written."""
         rec = self.get(fid)
@@ -198,10 +194,16 @@ class Tree:
         self.top.pop(fid, None)
         self.view.pop(fid, None)
 
-    def sweep(self) -> None:
-        """Forget what lost its last name while it was open (after a replay nobody has it open)."""
-        for fid in [f for f, r in self.top.items() if not r.parents and f != self.root]:
+    def sweep(self, held: Callable[[int], bool] = lambda fid: False) -> dict[int, Rec]:
+        """Forget what lost its last name while it was open, unless it is still ``held``.
+
+        Returns what was forgotten.
+        """
+        orphans = [f for f, r in self.top.items() if not r.parents and f != self.root]
+        gone = {fid: self.top[fid] for fid in orphans if not held(fid)}
+        for fid in gone:
             self.drop(fid)
+        return gone
 
     def _resolve(self, fid: int) -> Rec:
         for layer in self.layers:

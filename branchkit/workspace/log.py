@@ -134,8 +134,8 @@ class Log:
         os.close(self.fd)
 
 
-def read(path: Path) -> Iterator[Frame]:
-    """Every good frame of ``path`` in order; none if there is no such file.
+def read(path: Path, offset: int = 0) -> Iterator[Frame]:
+    """Every good frame of ``path`` from ``offset`` on, in order; none if there is no such file.
 
     Raises WorkspaceError with the offset when a frame in front of good ones is damaged.
     """
@@ -143,7 +143,6 @@ def read(path: Path) -> Iterator[Frame]:
         data = path.read_bytes()
     except FileNotFoundError:
         return
-    offset = 0
     while offset < len(data):
         frame = _frame_at(data, offset)
         if frame is None:

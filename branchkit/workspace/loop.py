@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 
@@ -76,8 +78,7 @@ class Loop:
         self._ready: dict[int, Callable[[], None]] = {}
         self._fuse_fd = -1
         self._closing = False
-        self.on_second_wait: Callable[[], None] = lambda: None  # the answer to INIT is ready
-        self._waits = 0
+        self.on_wait: Callable[[], None] = lambda: None  # what was read before has its reply
         self.deadline_s: float | None = None  # monotonic: when to call on_deadline
         self.on_deadline: Callable[[], None] = lambda: None
         self._jobs: SimpleQueue[tuple[Callable[[], None], Callable[[], None]]] = SimpleQueue()
@@ -139,9 +140,7 @@ class Loop:
         if self._fuse_fd != fd:
             self._fuse_fd = fd
             self._poll.register(fd, select.POLLIN)
-        self._waits += 1
-        if self._waits == 2:
-            self.on_second_wait()
+        self.on_wait()
         while True:
             readable = False
             for ready, _ in self._poll.poll(self._timeout_ms()):
@@ -161,6 +160,16 @@ class Loop:
         if self.deadline_s is None:
             return None
         return max(0.0, self.deadline_s - time.monotonic()) * 1000 + 1
+
+
+@contextmanager
+def in_place_of_trio() -> Iterator[None]:
+    """Import pyfuse3 in here: it imports trio, a third of a worker's start (and of its pauses)."""
+    stand_in = ModuleType("trio")
+    found = sys.modules.setdefault("trio", stand_in)
+    yield
+    if found is stand_in:
+        del sys.modules["trio"]
 
 
 def run(task: Coroutine[Any, Any, None]) -> None:

@@ -198,7 +198,7 @@ class Workspaces:
                 process = os.pidfd_open(self._door.pid)
                 try:
                     with suppress(DaemonGone):
-                        self._door.call("stop")
+                        self._door.call("stop", again=False)
                     wait_for_end(process, self.store)
                 finally:
                     os.close(process)

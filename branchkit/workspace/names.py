@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
+from zlib import crc32
 
 from branchkit.workspace import edit
 from branchkit.workspace.branch import Live
 from branchkit.workspace.layers import FID_BITS
 from branchkit.workspace.nodes import FID_MASK, ROOT, Nodes
+
+_TWIN_BITS = 16  # of a position: which of the names of one inode in one directory
+_TWIN_MASK = (1 << _TWIN_BITS) - 1
+_position = attrgetter("after")
 
 
 class Listed(NamedTuple):
@@ -48,7 +55,7 @@ def make(
     live, fid = nodes.at(parent)
     now_ns = time.time_ns()
     made = edit.make(live.tree, fid, name, mode, owner, now_ns, rdev=rdev, target=target)
-    live.commit(made.changes)
+    nodes.commit(live, made.changes)
     return parent & ~FID_MASK | made.fid
 
 
@@ -56,14 +63,14 @@ def link(nodes: Nodes, node: int, parent: int, name: bytes) -> None:
     """Another name for a file of the same branch."""
     live, fid = nodes.at(node)
     _same_branch(node, parent)
-    live.commit(edit.link(live.tree, fid, parent & FID_MASK, name, time.time_ns()))
+    nodes.commit(live, edit.link(live.tree, fid, parent & FID_MASK, name, time.time_ns()))
 
 
 def unlink(nodes: Nodes, parent: int, name: bytes) -> None:
     """Remove a name; the inode lives on while it is open."""
     live, fid = nodes.at(parent)
     gone = edit.unlink(live.tree, fid, name, time.time_ns())
-    live.commit(gone.changes)
+    nodes.commit(live, gone.changes)
     nodes.lost_name(parent & ~FID_MASK | gone.fid)
 
 
@@ -71,7 +78,7 @@ def rmdir(nodes: Nodes, parent: int, name: bytes) -> None:
     """Remove an empty directory."""
     live, fid = nodes.at(parent)
     gone = edit.rmdir(live.tree, fid, name, time.time_ns())
-    live.commit(gone.changes)
+    nodes.commit(live, gone.changes)
     nodes.lost_name(parent & ~FID_MASK | gone.fid)
 
 
@@ -81,7 +88,7 @@ def rename(nodes: Nodes, parent: int, name: bytes, to: int, new_name: bytes, fla
     _same_branch(parent, to)
     now_ns = time.time_ns()
     done = edit.rename(live.tree, fid, name, to & FID_MASK, new_name, now_ns, flags)
-    live.commit(done.changes)
+    nodes.commit(live, done.changes)
     if done.fid:
         nodes.lost_name(parent & ~FID_MASK | done.fid)
 
@@ -121,38 +128,35 @@ def _same_branch(one: int, two: int) -> None:
 
 
 class Listings:
-    """Open directories. Positions stay valid while names come and go (readdir(3))."""
+    """Open directories. A handle is the directory's node, a position says which inode was named
+    last: so both mean the same while names come and go (readdir(3)) and after a restart.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._open: dict[int, tuple[int, list[tuple[bytes, int]]]] = {}
-        self._next = 1
+        self._read: dict[int, list[Listed]] = {}
 
     def open(self, node: int) -> int:
         """A handle; the names are read when the listing starts, anew whenever it is rewound."""
-        handle, self._next = self._next, self._next + 1
-        self._open[handle] = (node, [])
-        return handle
+        return node
 
     def close(self, handle: int) -> None:
-        """Forget a handle."""
-        self._open.pop(handle, None)
+        """Forget what was read; whoever else has the directory open has it read again."""
+        self._read.pop(handle, None)
 
     def node(self, handle: int) -> int:
         """The directory that was opened."""
-        return self._open[handle][0]
+        return handle
 
     def names(self, handle: int, start: int) -> Iterator[Listed]:
         """The names from position ``start`` on that are still there."""
-        node, names = self._open[handle]
-        if start == 0:
-            names = self._read(node)
-            self._open[handle] = (node, names)
-        for at in range(start, len(names)):
-            name, child = names[at]
+        listed = self._read.get(handle) if start else None
+        if listed is None:
+            listed = self._read[handle] = self._listed(handle)
+        for each in listed[bisect_right(listed, start, key=_position) :]:
             # One removed since would be planted in the kernel's cache again by naming it.
-            if self._is_there(node, name, child):
-                yield Listed(name, child, at + 1)
+            if self._is_there(handle, each.name, each.node):
+                yield each
 
     def _is_there(self, node: int, name: bytes, child: int) -> bool:
         if node == ROOT:
@@ -160,10 +164,26 @@ class Listings:
         live, fid = self._nodes.at(node)
         return live.tree.entries(fid).get(name) == child & FID_MASK
 
-    def _read(self, node: int) -> list[tuple[bytes, int]]:
+    def _listed(self, node: int) -> list[Listed]:
         if node == ROOT:
-            branches = sorted(self._nodes.names.items())
-            return [(name, self._nodes.root(number)) for name, number in branches]
+            root, branches = self._nodes.root, self._nodes.names.items()
+            listed = [Listed(name, root(each), each << _TWIN_BITS) for name, each in branches]
+            return sorted(listed, key=_position)
         live, fid = self._nodes.at(node)
         prefix = node & ~FID_MASK
-        return [(name, prefix | child) for name, child in live.tree.entries(fid).items()]
+        # Names of one inode in one directory are told apart by a checksum, which stays the same
+        # when one of them goes.
+        listed = [
+            Listed(name, prefix | child, child << _TWIN_BITS | crc32(name) & _TWIN_MASK)
+            for name, child in live.tree.entries(fid).items()
+        ]
+        listed.sort(key=_position)
+        return _apart(listed) if len(set(map(_position, listed))) < len(listed) else listed
+
+
+def _apart(listed: Sequence[Listed]) -> list[Listed]:
+    """``listed`` with a position of its own for each name."""
+    apart = list(listed[:1])
+    for each in listed[1:]:
+        apart.append(each._replace(after=max(each.after, apart[-1].after + 1)))
+    return apart

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 from branchkit.workspace.branch import Live
 from branchkit.workspace.changes import Change, Put
+from branchkit.workspace.kept import NODE_MASK, TAMED_HANDLE, WRITE_HANDLE, Kept
 from branchkit.workspace.layers import FID_BITS
 
 FID_MASK = (1 << FID_BITS) - 1
-WRITE_HANDLE = 1 << 62  # in a handle: it may write, so its pages may be dirty
-TAMED_HANDLE = 1 << 61  # in a handle: opened by somebody whose writes take setuid bits away
-NODE_MASK = TAMED_HANDLE - 1
 ROOT = 1
+
+__all__ = ["FID_MASK", "NODE_MASK", "ROOT", "TAMED_HANDLE", "WRITE_HANDLE", "Mounted", "Nodes"]
 
 
 class Mounted:
@@ -36,6 +36,11 @@ class Mounted:
             self._live = self._load()
         return self._live
 
+    @property
+    def loaded(self) -> Live | None:
+        """The branch's state if somebody has looked into it."""
+        return self._live
+
     def close(self) -> None:
         """Give back what a loaded branch holds."""
         if self._live is not None:
@@ -43,22 +48,29 @@ class Mounted:
 
 
 class Nodes:
-    """Branches by name and number; lookups and open handles by node."""
+    """Branches by name and number; what the kernel holds of them is counted in `kept`."""
 
-    def __init__(self, changed: Callable[[int], None]) -> None:
+    def __init__(self, changed: Callable[[int], None], kept: Kept) -> None:
         """``changed`` is called with each node whose attributes are not what they were."""
         self.names: dict[bytes, int] = {}
-        self.opens: dict[int, int] = {}
+        self.kept = kept
         self._changed = changed
         self._branches: dict[int, Mounted] = {}
         self._dropped: set[int] = set()
-        self._refs: dict[int, dict[int, int]] = {}  # branch number -> fid -> kernel's lookups
-        self._writers: dict[int, int] = {}
 
     def add(
         self, name: bytes, number: int, load: Callable[[], Live], ended: Callable[[], None]
     ) -> None:
         """Show a branch under ``name``; ``ended`` is called when a dropped one is not used."""
+        self._mount(number, load, ended)
+        self.names[name] = number
+
+    def add_dropped(self, number: int, load: Callable[[], Live], ended: Callable[[], None]) -> None:
+        """Go on with a branch that was dropped before a restart and has files open."""
+        self._mount(number, load, ended)
+        self._dropped.add(number)
+
+    def _mount(self, number: int, load: Callable[[], Live], ended: Callable[[], None]) -> None:
         prefix = number << FID_BITS
 
         def pass_on(changes: Sequence[Change]) -> None:
@@ -73,8 +85,6 @@ class Nodes:
             return live
 
         self._branches[number] = Mounted(hooked, ended)
-        self._refs[number] = {}
-        self.names[name] = number
 
     def remove(self, name: bytes) -> None:
         """Take a branch away; files that are open in it can be used until they are closed."""
@@ -84,8 +94,7 @@ class Nodes:
 
     def dirty(self, name: bytes) -> list[int]:
         """Nodes whose pages the kernel may hold unwritten: open for writing, or mapped."""
-        number = self.names[name]
-        return [node for node in self._writers if node >> FID_BITS == number]
+        return self.kept.writers(self.names[name])
 
     def at(self, node: int) -> tuple[Live, int]:
         """The branch and the fid of ``node``; EPERM for the top, ESTALE for what is gone."""
@@ -100,44 +109,36 @@ class Nodes:
         """The node of a branch's own root directory."""
         return number << FID_BITS | self._branches[number].live.tree.root
 
-    def looked_up(self, node: int) -> None:
-        """The kernel was told of ``node`` and will remember it."""
-        refs = self._refs[node >> FID_BITS]
-        fid = node & FID_MASK
-        refs[fid] = refs.get(fid, 0) + 1
+    def commit(self, live: Live, changes: Sequence[Change]) -> None:
+        """Carry out what a request asks for that must not happen twice.
+
+        Its reply has to follow before another request is served. See `kept.Kept.begin`.
+        """
+        if changes:
+            self.kept.begin(live.tree.layer, live.log.size_bytes)
+            live.commit(changes)
 
     def forget(self, node: int, lookups: int) -> bool:
         """The kernel has given back that many lookups; whether that were all."""
-        refs = self._refs.get(node >> FID_BITS)
-        if refs is None:
-            return True
-        fid = node & FID_MASK
-        left = refs.get(fid, 0) - lookups
-        if left > 0:
-            refs[fid] = left
+        if not self.kept.forgotten(node, lookups):
             return False
-        refs.pop(fid, None)
         self._drop_if_orphan(node)
         return True
 
     def opened(self, node: int, flags: int) -> int:
         """The handle of a file that was just opened."""
-        self.opens[node] = self.opens.get(node, 0) + 1
-        if flags & os.O_ACCMODE == os.O_RDONLY:
-            return node
-        self._writers[node] = self._writers.get(node, 0) + 1
-        return node | WRITE_HANDLE
+        handle = node if flags & os.O_ACCMODE == os.O_RDONLY else node | WRITE_HANDLE
+        self.kept.opened(handle)
+        return handle
 
     def closed(self, handle: int) -> None:
-        """The last close of a handle; one from before a restart of the daemon is unknown."""
+        """The last close of a handle."""
         node = handle & NODE_MASK
-        _count_down(self.opens, node)
-        if handle & WRITE_HANDLE:
-            _count_down(self._writers, node)
         mounted = self._branches.get(node >> FID_BITS)
-        if mounted is None or node in self.opens:
+        if not self.kept.closed(handle & ~TAMED_HANDLE) or mounted is None:
             return
-        mounted.live.contents.release(node & FID_MASK)
+        if mounted.loaded is not None:
+            mounted.loaded.contents.release(node & FID_MASK)
         self._drop_if_orphan(node)
         if node >> FID_BITS in self._dropped:
             self._end_if_unused(node >> FID_BITS)
@@ -149,25 +150,17 @@ class Nodes:
 
     def _drop_if_orphan(self, node: int) -> None:
         """Give back an inode that nobody can reach: no name, not open, not remembered."""
-        number, fid = node >> FID_BITS, node & FID_MASK
-        if fid not in self._refs[number] and node not in self.opens:
-            self._branches[number].live.forget(fid)
+        mounted = self._branches.get(node >> FID_BITS)
+        if mounted is not None and mounted.loaded is not None and not self.kept.holds(node):
+            mounted.loaded.forget(node & FID_MASK)
 
     def _end_if_unused(self, number: int) -> None:
-        if any(node >> FID_BITS == number for node in self.opens):
+        if self.kept.open_in(number):
             return
         # Not when the kernel has forgotten its last inode: without need it never does. Whoever
         # still stands in a dropped branch gets ESTALE.
         self._dropped.discard(number)
-        del self._refs[number]
+        self.kept.drop_branch(number)
         mounted = self._branches.pop(number)
         mounted.close()
         mounted.ended()
-
-
-def _count_down(counts: dict[int, int], key: int) -> None:
-    left = counts.get(key, 0) - 1
-    if left > 0:
-        counts[key] = left
-    else:
-        counts.pop(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 
 from branchkit import errors
 from branchkit.errors import BranchkitError, DaemonGone, UsageError, WorkspaceError
+from branchkit.supervise import DETACHED
 from branchkit.workspace import stale
 from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.collect import Freed
@@ -26,39 +28,85 @@ from branchkit.workspace.store import hold
 REPLY_BYTES = 1 << 16
 START_TIMEOUT_S = 60.0  # a cold start imports trio and replays logs; the disk may be slow
 POLL_S = 0.01
+MOST_TRIES = 6  # of a call: the holder gives up after five workers
+WORKER = [sys.executable, "-m", "branchkit.workspace.daemon"]
 
 
 class Remote:
-    """The door to a store that a daemon serves. Calls of several threads take turns."""
+    """The door to a store that a daemon serves. Calls of several threads take turns.
 
-    def __init__(self, path: Path, connection: socket.socket) -> None:
+    When the daemon is killed while a call waits, the call is made again to the one that takes over;
+    what must not be done twice carries a number that tells whether it was done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Connect; OSError or DaemonGone when there is no daemon, or one that is about to leave."""
         self.path = path
-        self._connection = connection
         self._turn = threading.Lock()
         self._pending = b""
-        self.pid = _peer(connection)
-        self.call("hello")
+        self._connection: socket.socket | None = None
+        self._present = (path / "clients.lock").open("ab")  # the daemon stays while it is locked
+        self.pid = 0
+        try:
+            fcntl.flock(self._present, fcntl.LOCK_SH)
+            self._connect()
+            self.call("hello", again=False)
+        except BaseException:
+            self.close()
+            raise
 
-    def call(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """The daemon's reply to one request; its errors are raised here."""
+    def call(self, op: str, *, again: bool = True, **arguments: Any) -> dict[str, Any]:
+        """The daemon's reply to one request; its errors are raised here.
+
+        A request whose daemon died is made ``again`` to the next.
+        """
+        request = {"op": op, "request": secrets.token_hex(8), **arguments}
+        line = json.dumps(request).encode() + b"\n"
         with self._turn:
             try:
-                self._connection.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
-                reply = json.loads(self._line())
-            except OSError as error:
-                raise self._gone(str(error)) from error
+                reply = json.loads(self._exchange(line, MOST_TRIES if again else 1))
+            except BaseException as error:
+                self._hang_up()  # or the next call would read what this one did not wait for
+                if isinstance(error, OSError):
+                    raise self._gone(str(error)) from error
+                raise
         if "error" in reply:
             _raise(reply)
         return dict(reply)
 
-    def _line(self) -> bytes:
+    def _exchange(self, line: bytes, tries: int) -> bytes:
+        try:
+            if self._connection is None:
+                self._connect()
+            return self._say(line)
+        except ConnectionError:
+            if tries == 1:
+                raise
+            self._hang_up()
+            self._connect()  # raises when nobody takes over
+        return self._exchange(line, tries - 1)
+
+    def _connect(self) -> None:
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        stale.connect(self._connection, self.path / "control.sock")
+        self.pid = _peer(self._connection)
+
+    def _say(self, line: bytes) -> bytes:
+        if self._connection is None:
+            raise ConnectionResetError("the connection is closed")
+        self._connection.sendall(line)
         while b"\n" not in self._pending:
             data = self._connection.recv(REPLY_BYTES)
             if not data:
-                raise self._gone("it closed the connection")
+                raise ConnectionResetError("it closed the connection")
             self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
+        reply, _, self._pending = self._pending.partition(b"\n")
+        return reply
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._pending = None, b""
 
     def _gone(self, why: str) -> DaemonGone:
         return DaemonGone(
@@ -68,7 +116,8 @@ class Remote:
 
     def close(self) -> None:
         """End the connection; the daemon leaves when it was the last."""
-        self._connection.close()
+        self._hang_up()
+        self._present.close()
 
     def where(self, name: str) -> Path:
         """The branch's directory."""
@@ -169,12 +218,9 @@ def daemon(store: Path, linger_s: float) -> Remote:
 
 def _connect(store: Path) -> Remote | None:
     """A connection if a daemon answers; None when it has gone or is about to."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        stale.connect(connection, store / "control.sock")
-        return Remote(store, connection)
+        return Remote(store)
     except (FileNotFoundError, ConnectionError, DaemonGone):
-        connection.close()
         return None
 
 
@@ -200,22 +246,27 @@ def _wait_until_free(store: Path) -> None:
 
 
 def _start(store: Path, linger_s: float) -> None:
-    """Start the daemon, detached; returns when it is ready, raises what kept it from that."""
+    """Start holder and daemon, detached; returns when they serve, raises what kept them from it."""
     ready, told = os.pipe()
-    command = [sys.executable, "-m", "branchkit.workspace.daemon", os.fspath(store)]
-    options = ["--ready-fd", str(told), "--linger-s", str(linger_s)]
-    with (store / "daemon.log").open("ab") as output:
+    lock = os.open(store / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    kept = os.memfd_create("branchkit-kept")
+    with _listener(store) as listener, (store / "daemon.log").open("ab") as output:
+        listen = listener.fileno()
+        holder = [sys.executable, "-I", "-S", os.fspath(Path(__file__).with_name("holder.py"))]
+        fds = ["--lock-fd", str(lock), "--listen-fd", str(listen), "--kept-fd", str(kept)]
+        worker = [*WORKER, os.fspath(store), "--linger-s", str(linger_s), *fds]
         process = subprocess.Popen(
-            [*command, *options],
+            [*holder, str(told), str(listen), *worker],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            pass_fds=(told,),
+            pass_fds=(told, lock, listen, kept),
             cwd="/",
             env=_environment(),
         )
-    os.close(told)
+    for fd in (told, lock, kept):
+        os.close(fd)
     with os.fdopen(ready, "rb") as pipe:
         line = pipe.readline()
     if not line:
@@ -231,8 +282,20 @@ def _start(store: Path, linger_s: float) -> None:
     threading.Thread(target=process.wait, name="daemon-exit", daemon=True).start()
 
 
+def _listener(store: Path) -> socket.socket:
+    """The socket that the holder will listen on; nobody else has the store (`_wait_until_free`)."""
+    (store / "control.sock").unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stale.bind(listener, store / "control.sock")
+    return listener
+
+
 def _environment() -> dict[str, str]:
-    """This process's environment, with the package importable from the root directory."""
+    """This process's environment, with the package importable from the root directory.
+
+    The mark keeps a supervisor above us (`supervise`) from taking the daemon for a left-over.
+    """
     package = os.fspath(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package}
+    marked = {**os.environ, DETACHED: "1"}
+    return {**marked, "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package}

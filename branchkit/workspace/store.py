@@ -29,7 +29,8 @@ from branchkit.workspace.base import Base
 from branchkit.workspace.branch import Care, Live, replay
 from branchkit.workspace.catalog import Catalog, Held, Named, Snapshot, snapshot_row
 from branchkit.workspace.content import Contents
-from branchkit.workspace.layers import Frozen, Tree
+from branchkit.workspace.kept import Kept
+from branchkit.workspace.layers import FID_BITS, Frozen, Tree
 from branchkit.workspace.merkle import Merkle
 from branchkit.workspace.space import Space, taken_bytes
 from branchkit.workspace.spares import Spares
@@ -96,7 +97,8 @@ def hold(path: Path) -> Iterator[None]:
 class Store:
     """The catalogue in memory, and what was loaded of the layers."""
 
-    def __init__(self, path: Path, *, writable: bool = True) -> None:
+    def __init__(self, path: Path, *, writable: bool = True, kept: Kept | None = None) -> None:
+        """``kept``: what the kernel holds from before a restart of the daemon."""
         self.path = path
         self.layers = path / "layers"
         self.spares = Spares(self.layers)
@@ -104,11 +106,14 @@ class Store:
         self._bases: dict[str, Base] = {}
         self._frozen: dict[str, Frozen] = {}
         self._live: dict[str, Live] = {}
-        self._dropped: dict[int, Named] = {}
+        self._kept = kept
         self._reserve = log.Reserve(path / "reserve")
         if writable:
             self._reserve.fill()
         self.catalog = Catalog(path, self._reserve, writable=writable)
+        still_open = kept.open_branches() if kept else set()
+        dropped = self.catalog.dropped
+        self._dropped = {number: dropped[number] for number in still_open & dropped.keys()}
         if writable:
             self._sweep()
 
@@ -130,7 +135,7 @@ class Store:
     def strays(self, *, ahead: bool = False) -> set[str]:
         """Layers that no snapshot and no branch has; with those made ``ahead`` or without."""
         found = {e.stem for e in self.layers.iterdir() if e.stem.isdecimal()}
-        unused = found - self.catalog.layers()
+        unused = found - self.catalog.layers() - {row.layer for row in self._dropped.values()}
         return unused if ahead else {each for each in unused if int(each) <= self.catalog.layer}
 
     def still_open(self) -> list[Named]:
@@ -186,8 +191,13 @@ class Store:
             )
         return held
 
-    def create(self, name: str, *, base: str | None, snapshot: str | None) -> Named:
-        """A new branch on a base or a snapshot. O(1) once its snapshot is loaded."""
+    def create(
+        self, name: str, *, base: str | None, snapshot: str | None, request: str = ""
+    ) -> Named:
+        """A new branch on a base or a snapshot. O(1) once its snapshot is loaded.
+
+        ``request`` stands in the row: a client that lost its daemon asks for the same again.
+        """
         _check_name(name)
         if name in self.named:
             raise UsageError(
@@ -201,7 +211,7 @@ class Store:
         self.base(base or "")
         number, layer = self.catalog.number + 1, str(self.catalog.layer + 1)
         row = Named(name, number, base or "", snapshot, snapshot, layer)
-        self.catalog.record({"kind": "branch", "branch": row})
+        self.catalog.record({"kind": "branch", "branch": row, "request": request})
         return row
 
     def branch(self, name: str) -> Named:
@@ -218,18 +228,24 @@ class Store:
         """The loaded branch ``name``."""
         live = self._live.get(name)
         if live is None:
-            row = self.branch(name)
-            frozen = self.frozen(row.current) if row.current else None
-            base = self.base(row.base)
-            care = Care(self._reserve, self.spares, self.space)
-            live = Live(self.layers, base, row.layer, frozen, care)
-            self._live[name] = live
+            live = self._live[name] = self.load(self.branch(name))
         return live
 
-    def drop(self, name: str) -> Named:
+    def load(self, row: Named) -> Live:
+        """A branch from its layers."""
+        frozen = self.frozen(row.current) if row.current else None
+        care = Care(self._reserve, self.spares, self.space)
+
+        def is_held(fid: int) -> bool:
+            return self._kept is not None and self._kept.holds(row.number << FID_BITS | fid)
+
+        return Live(self.layers, self.base(row.base), row.layer, frozen, care, is_held)
+
+    def drop(self, name: str, request: str = "") -> Named:
         """Forget a branch; its snapshots stay. Its top layer goes with `discard`."""
         row = self.branch(name)
-        self.catalog.record({"kind": "drop", "name": name}, durable=True, frees=True)
+        drop = {"kind": "drop", "name": name, "request": request}
+        self.catalog.record(drop, durable=True, frees=True)
         self._live.pop(name, None)
         self._dropped[row.number] = row
         return row
@@ -254,7 +270,7 @@ class Store:
         log_path.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def freeze(self, name: str) -> Snapshot:
+    def freeze(self, name: str, request: str = "") -> Snapshot:
         """A durable snapshot of the branch; the current one when nothing changed (R35)."""
         row, live = self.branch(name), self.live(name)
         if not live.tree.top:
@@ -265,7 +281,7 @@ class Store:
         snapshot = Snapshot(_new_id(), row.current, row.base, tree_hash, *live.tally())
         held = Held(snapshot, row.layer, live.log_bytes())
         after = row._replace(current=snapshot.id, layer=str(self.catalog.layer + 1))
-        made = snapshot_row(held, after)
+        made = {**snapshot_row(held, after), "request": request}
         live.seal(made)
         disk.crash_point("workspace.freeze.sealed")
         self.catalog.record(made)

@@ -143,7 +143,9 @@ def _many(place: Ours, base: Path, figures: Figures) -> None:
 
 
 def _resident_mb(place: Ours) -> float:
-    fields = Path(f"/proc/{place.ws.pin()}/status").read_text().split("VmRSS:")[1].split()
+    holder = place.ws.pin()
+    (worker,) = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
+    fields = Path(f"/proc/{worker}/status").read_text().split("VmRSS:")[1].split()
     return int(fields[0]) / 1024
 
 

@@ -31,9 +31,17 @@ def daemons(folder: Path) -> list[int]:
     return found
 
 
+def worker(ws: Workspaces) -> int:
+    """The pid of the worker that serves ``ws`` now: a child of the holder."""
+    holder = ws.pin()
+    (pid,) = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
+    return int(pid)
+
+
 def kill_daemon(ws: Workspaces, folder: Path) -> None:
-    """SIGKILL the daemon of ``ws``; returns when nothing serves a store below ``folder``."""
-    os.kill(ws.pin(), signal.SIGKILL)
+    """SIGKILL holder and worker; returns when nothing serves a store below ``folder``."""
+    for pid in [ws.pin(), worker(ws)]:
+        os.kill(pid, signal.SIGKILL)
     deadline_s = time.monotonic() + 20
     while daemons(folder) and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -42,7 +50,7 @@ def kill_daemon(ws: Workspaces, folder: Path) -> None:
 
 def requests(ws: Workspaces, call: Callable[[], object]) -> int:
     """How many requests of the kernel the daemon reads while ``call`` runs."""
-    trace = ["strace", "-f", "-e", "trace=read,splice", "-p", str(ws.pin())]
+    trace = ["strace", "-f", "-e", "trace=read,splice", "-p", str(worker(ws))]
     with subprocess.Popen(trace, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
         assert "attached" in tracer.stderr.readline()

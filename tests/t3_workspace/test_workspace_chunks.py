@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import os
 import random
-import signal
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from branchkit.workspace.places import Hosted, Pieces
 from branchkit.workspace.space import taken_bytes
 from branchkit.workspace.store import Store, prepare
 
-from .kit import Open
+from .kit import Open, kill_daemon
 
 MIB = 1 << 20
 CHUNK, SEGMENT = 64 * 1024, 4 * MIB
@@ -457,7 +456,7 @@ def test_a_big_file_in_a_mount_that_is_killed(opened: Open, big_base: Path, tmp_
             assert (branch.path / "big").read_bytes() == model
             frozen[branch.freeze().id] = bytes(model)
         if number % 40 == 29:
-            os.kill(ws.pin(), signal.SIGKILL)
+            kill_daemon(ws, tmp_path)
             ws = opened()
             branch = ws.branch("one")
             assert (branch.path / "big").read_bytes() == model

@@ -20,7 +20,7 @@ import pytest
 from branchkit.errors import UsageError, WorkspaceError
 from branchkit.workspace import Branch, Workspaces, tree_hash
 
-from .kit import Open, daemons, git, kill_daemon, picture, requests
+from .kit import Open, daemons, git, kill_daemon, picture, requests, worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "file-system-tests.md"
 
@@ -263,7 +263,7 @@ def test_a_wide_directory_costs_no_more_per_name(ws: Workspaces, tmp_path: Path)
         (tmp_path / "base" / folder).mkdir(parents=True)
         for number in range(beside):
             os.mknod(tmp_path / "base" / folder / f"beside{number}")
-    branch, pid = ws.create("one", base=ws.add_base(tmp_path / "base")), ws.pin()
+    branch, pid = ws.create("one", base=ws.add_base(tmp_path / "base")), worker(ws)
     spent = {}
     for folder in ("narrow", "wide"):
         root = branch.path / folder

@@ -15,7 +15,7 @@ import pytest
 
 from branchkit.workspace import Branch, Workspaces, handover, tree_hash
 
-from .kit import Open, picture
+from .kit import Open, picture, worker
 
 NOBODY = 65534  # fusermount3 wants a user that has a name
 
@@ -32,18 +32,31 @@ def branch(ws: Workspaces, base: Path) -> Branch:
     return ws.create("one", base=ws.add_base(base))
 
 
-def message(at: int, flags: int) -> bytes:
-    return bytes(range(at)) + struct.pack("=I", flags) + b"the rest"
+def message(at: int, flags: int, at_high: int) -> bytes:
+    built = bytearray(range(at_high)) + b"1234the rest"
+    struct.pack_into("=I", built, at, flags & 0xFFFFFFFF)
+    if flags & handover.INIT_EXT:
+        struct.pack_into("=I", built, at_high, flags >> 32)
+    return bytes(built)
 
 
-def test_only_what_the_kernel_offers_is_asked_for() -> None:
-    offered = handover.HANDLE_KILLPRIV_V2 | handover.AUTO_INVAL_DATA | 1
-    init = message(40 + 12, offered)
-    hidden = handover.hide(init)
-    assert hidden == message(40 + 12, handover.HANDLE_KILLPRIV_V2 | 1)
-    answer = handover.amend(message(16 + 12, 1), init)
-    assert handover.granted(answer) == handover.HANDLE_KILLPRIV_V2 | 1
-    assert answer == message(16 + 12, handover.HANDLE_KILLPRIV_V2 | 1)
+def asked(flags: int) -> bytes:
+    return message(40 + 12, flags, 40 + 16)
+
+
+def answered(flags: int) -> bytes:
+    return message(16 + 12, flags, 16 + 32)
+
+
+@pytest.mark.parametrize("more", [0, handover.INIT_EXT | handover.HAS_RESEND, handover.INIT_EXT])
+def test_only_what_the_kernel_offers_is_asked_for(more: int) -> None:
+    """Also of a kernel without flags above the 32nd, and of one with others there."""
+    offered = handover.HANDLE_KILLPRIV_V2 | handover.AUTO_INVAL_DATA | 1 | more
+    init = asked(offered)
+    assert handover.hide(init) == asked(offered & ~handover.AUTO_INVAL_DATA)
+    answer = handover.amend(answered(1), init)
+    assert handover.granted(answer) == handover.HANDLE_KILLPRIV_V2 | 1 | more
+    assert answer == answered(handover.HANDLE_KILLPRIV_V2 | 1 | more)
 
 
 def test_a_branch_is_the_same_with_and_without(branch: Branch, base: Path) -> None:
@@ -66,7 +79,7 @@ def test_a_write_asks_for_no_capabilities(
         branch = ws.create("one", base=ws.add_base(base))
         with (branch.path / "file").open("wb", buffering=0) as file:
             file.write(b"first")
-            trace = ["strace", "-f", "-e", "trace=read,splice", "-p", str(ws.pin())]
+            trace = ["strace", "-f", "-e", "trace=read,splice", "-p", str(worker(ws))]
             with subprocess.Popen(trace, stderr=subprocess.PIPE, text=True) as tracer:
                 assert tracer.stderr is not None
                 assert "attached" in tracer.stderr.readline()

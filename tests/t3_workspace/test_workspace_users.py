@@ -54,7 +54,15 @@ with Workspaces.open(folder / "store", backend="fuse") as ws:
     shutil.rmtree(fork.path / "sub")
     assert snapshot.tree_hash == tree_hash(root) == branch.tree_hash()
     assert [c.path for c in branch.diff()] == ["large", "new", "sub/file", "sub/hard", "sub/link"]
-    os.kill(ws.pin(), signal.SIGKILL)
+    holder = ws.pin()
+    with open(f"/proc/{holder}/task/{holder}/children") as children:
+        worker = int(children.read())
+    os.kill(worker, signal.SIGKILL)
+    assert tree_hash(root) == snapshot.tree_hash
+    with open(f"/proc/{holder}/task/{holder}/children") as children:
+        worker = int(children.read())
+    for pid in (holder, worker):
+        os.kill(pid, signal.SIGKILL)
 with Workspaces.open(folder / "store", backend="fuse") as ws:
     assert tree_hash(ws.branch("one").path) == snapshot.tree_hash
     assert not (ws.branch("two").path / "sub").exists()
