@@ -13,7 +13,14 @@ import re
 from typing import NamedTuple
 
 from branchkit.errors import InputRefused
-from branchkit.journal.events import Event, Payload, check_payload, parse_payload, payload_json
+from branchkit.journal.events import (
+    Event,
+    Payload,
+    check_payload,
+    decode_payload,
+    parse_payload,
+    payload_json,
+)
 from branchkit.journal.format import (
     HASH_PREFIX,
     SCHEMA_VERSION,
@@ -23,18 +30,23 @@ from branchkit.journal.format import (
 
 HEAD = b'{"event_hash":"' + HASH_PREFIX.encode()
 HEAD_BYTES = 88  # HEAD, 64 hex digits, quote and comma
-_TAIL = re.compile(
-    rb'"prev_event_hash":"(sha256:[0-9a-f]{64})","recorded_at":"([^"\\]*)","run_id":"([^"\\]*)",'
-    rb'"schema_version":(\d+),"seq":(\d+),"step_id":"([^"\\]*)","turn":(\d+)\}\Z'
+# No name behind the payload holds a quote, so the last place where this stands is the envelope's.
+TAIL_KEY = b'"prev_event_hash":"'
+TAIL = re.compile(
+    rb'"prev_event_hash":"(sha256:[0-9a-f]{64})",'
+    rb'"recorded_at":"([^"\\\x00-\x1f]*)","run_id":"([^"\\\x00-\x1f]*)",'
+    rb'"schema_version":(0|[1-9]\d*),"seq":(0|[1-9]\d*),'
+    rb'"step_id":"([^"\\\x00-\x1f]*)","turn":(0|[1-9]\d*)\}'
 )
-_TAIL_BYTES = 2048
-# What stands behind the payload must be findable without a parser: no quote, no escape, and short
-# enough that the tail of a line holds all of it.
-_NAME = re.compile(r"[^\"\\\x00-\x1f\x7f\ud800-\udfff]{0,128}")
+PREV, AT, RUN, VERSION, SEQ, STEP, TURN = range(1, 8)  # groups of TAIL
+_KIND = re.compile(rb'"kind":"([A-Za-z]+)","payload":')
+# What stands behind the payload must be findable without a parser: no quote, no escape, and short.
+_NAMES = re.compile(r"(?:[^\"\\\x00-\x1f\x7f\ud800-\udfff]{0,128}\x00){3}")
 _ENVELOPE = {
     "event_hash", "kind", "payload", "prev_event_hash", "recorded_at", "run_id", "schema_version",
     "seq", "step_id", "turn",
 }  # fmt: skip
+_VERSION = str(SCHEMA_VERSION).encode()
 _FOREIGN = "the hash is right, so the line was written so: not by branchkit"
 
 
@@ -69,28 +81,26 @@ def seal(
     Raises ValueError or TypeError for what could not be read back: a payload of another shape than
     its kind's, a value that is not JSON, a name with quotes, escapes or more than 128 characters.
     """
-    for name in (step_id, recorded_at, run_id):
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} cannot be a name in an envelope")
+    names = (recorded_at, run_id, step_id)
+    if not _NAMES.fullmatch(f"{recorded_at}\0{run_id}\0{step_id}\0"):
+        raise ValueError(f"one of {names} cannot be a name in an envelope")
     if seq < 0 or turn < 0:
         raise ValueError(f"seq {seq} and turn {turn} must not be negative")
     kind = type(payload).__name__
     plain = payload_json(payload)
     check_payload(kind, plain)
-    envelope = {
-        "kind": kind,
-        "payload": plain,
-        "prev_event_hash": prev_event_hash,
-        "recorded_at": recorded_at,
-        "run_id": run_id,
-        "schema_version": SCHEMA_VERSION,
-        "seq": seq,
-        "step_id": step_id,
-        "turn": turn,
-    }
-    body = escaped_canonical(envelope)
-    hexdigest = hashlib.sha256(body).hexdigest()
-    line = HEAD + hexdigest.encode() + b'",' + body[1:] + b"\n"
+    # In a list, because nesting is counted from the envelope on. The rest of the envelope is put
+    # together in canonical order and holds nothing to escape.
+    told = escaped_canonical([plain])[1:-1]
+    body = (
+        b'"kind":"%b","payload":%b,"prev_event_hash":"%b","recorded_at":"%b","run_id":"%b",'
+        b'"schema_version":%d,"seq":%d,"step_id":"%b","turn":%d}'
+    ) % (
+        kind.encode(), told, prev_event_hash.encode(), recorded_at.encode(), run_id.encode(),
+        SCHEMA_VERSION, seq, step_id.encode(), turn,
+    )  # fmt: skip
+    hexdigest = hashlib.sha256(b"{" + body).hexdigest()
+    line = b'%b%b",%b\n' % (HEAD, hexdigest.encode(), body)
     event = Event(
         seq, turn, step_id, payload, recorded_at, run_id, prev_event_hash, HASH_PREFIX + hexdigest
     )
@@ -116,15 +126,48 @@ def line_problem(line: bytes) -> str | None:
 
 def link(line: bytes) -> Link | None:
     """The place of an intact line in the chain; None if its envelope is not one of ours."""
-    match = _TAIL.search(line, max(0, len(line) - _TAIL_BYTES))
+    match = _tail(line)
     if match is None:
         return None
     event_hash = HASH_PREFIX + line[len(HEAD) : HEAD_BYTES - 2].decode()
-    return Link(int(match[5]), int(match[7]), event_hash, match[1].decode())
+    return Link(int(match[SEQ]), int(match[TURN]), event_hash, match[PREV].decode())
 
 
-def parse_line(line: bytes) -> Event:
-    """The typed event of an intact line. Raises InputRefused for another kind, version or shape."""
+def _tail(line: bytes) -> re.Match[bytes] | None:
+    start = line.rfind(TAIL_KEY)
+    return None if start < 0 else TAIL.fullmatch(line, start)
+
+
+def parse_line(line: bytes, tail: re.Match[bytes] | None = None) -> Event:
+    """The typed event of an intact line, ``tail`` being the match of TAIL where it is known.
+
+    Raises InputRefused for another kind, version or shape.
+    """
+    tail = tail or _tail(line)
+    event = None if tail is None else _parsed(line, tail)
+    return event or _parsed_with_care(line)
+
+
+def _parsed(line: bytes, tail: re.Match[bytes]) -> Event | None:
+    """The event of a line as branchkit writes them, most of them; None: look at it with care."""
+    kind = _KIND.match(line, HEAD_BYTES)
+    if kind is None or tail[VERSION] != _VERSION:
+        return None
+    payload = decode_payload(kind[1].decode(), line[kind.end() : tail.start() - 1])
+    if payload is None:
+        return None
+    try:
+        at, run, step = tail[AT].decode(), tail[RUN].decode(), tail[STEP].decode()
+    except UnicodeDecodeError:
+        return None
+    event_hash = HASH_PREFIX + line[len(HEAD) : HEAD_BYTES - 2].decode()
+    return Event(
+        int(tail[SEQ]), int(tail[TURN]), step, payload, at, run, tail[PREV].decode(),
+        event_hash,
+    )  # fmt: skip
+
+
+def _parsed_with_care(line: bytes) -> Event:
     try:
         value = parse(line)
     except (ValueError, TypeError, RecursionError) as error:

@@ -6,6 +6,7 @@ volatile fields of the payload and the envelope's ``recorded_at``, ``run_id`` an
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from decimal import Decimal
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from branchkit.errors import InputRefused
-from branchkit.journal.format import SCHEMA_VERSION, Json, value_hash
+from branchkit.journal.format import SCHEMA_VERSION, Json, closed_canonical, digest, value_hash
 from branchkit.journal.payloads import (
     ApprovalRequested,
     ApprovalResolved,
@@ -53,6 +54,7 @@ from branchkit.journal.payloads import (
     ToolProposed,
     ToolResult,
 )
+from branchkit.journal.shapes import decoded, shape
 
 __all__ = [
     "KINDS",
@@ -96,6 +98,7 @@ __all__ = [
     "ToolResult",
     "call_step",
     "check_payload",
+    "decode_payload",
     "logical_hash",
     "parse_payload",
     "payload_json",
@@ -182,12 +185,27 @@ def parse_payload(kind: str, version: int, value: Json) -> Payload:
         ) from None
 
 
+def decode_payload(kind: str, text: bytes) -> Payload | None:
+    """What ``parse_payload`` gives, from the JSON text itself; None where that takes more care."""
+    return decoded(KINDS[kind], text) if kind in KINDS else None
+
+
 def logical_hash(event: Event) -> str:
     """The hash of what affects behaviour: kind, place and payload without volatile fields (R7)."""
-    content = payload_json(event.payload)
-    for field in event.payload.VOLATILE:
-        content.pop(field, None)
-    return value_hash([event.kind, event.turn, event.step_id, content])
+    payload = event.payload
+    fields = shape(type(payload))
+    content = dict(zip(fields.names, fields.values(payload), strict=True))
+    told = [event.kind, event.turn, event.step_id, content]
+    if fields.plain:
+        if all(content[field] is None for field in fields.open):
+            text = closed_canonical(told)
+            if text is not None:
+                return digest(text)
+        with contextlib.suppress(TypeError):  # a struct where any value may stand
+            return value_hash(told)
+    plain = payload_json(payload)
+    told[3] = {name: plain[name] for name in fields.names}
+    return value_hash(told)
 
 
 def reply_step(turn: int) -> str:

@@ -6,16 +6,32 @@ first thing that is wrong. Writing is in ``file.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from branchkit.errors import InputRefused, JournalDamaged
-from branchkit.journal.chain import Link, line_problem, link, parse_line
+from branchkit.journal.chain import (
+    HEAD,
+    HEAD_BYTES,
+    PREV,
+    SEQ,
+    TAIL,
+    TAIL_KEY,
+    TURN,
+    Link,
+    line_problem,
+    link,
+    parse_line,
+)
 from branchkit.journal.events import Event
-from branchkit.journal.format import ZERO_HASH
+from branchkit.journal.format import HASH_PREFIX, ZERO_HASH
 
 SUFFIX = ".journal.jsonl"
+BLOCK_BYTES = 1 << 18  # read at once; a mapped file is slower, and counts as memory
+_NEWLINE = ord("\n")
 
 
 class Damage(NamedTuple):
@@ -36,6 +52,22 @@ class Line(NamedTuple):
     seq: int
     turn: int
     event_hash: str
+    tail: re.Match[bytes]  # the envelope behind the payload
+
+    def event(self) -> Event:
+        """The typed event. Raises InputRefused for a kind, version or shape that is not known."""
+        return parse_line(self.raw, self.tail)
+
+
+class Start(NamedTuple):
+    """Where a scan begins: the event expected first, the hash before it, its place in bytes."""
+
+    seq: int
+    prev: str
+    offset: int
+
+
+START = Start(0, ZERO_HASH, 0)
 
 
 class Verdict(NamedTuple):
@@ -50,21 +82,35 @@ class Verdict(NamedTuple):
 
 def scan(path: Path) -> Iterator[Line | Damage]:
     """The intact lines of ``path`` in order, then at most one Damage; streams, holds one line."""
-    seq, prev, offset = 0, ZERO_HASH, 0
     try:
-        stream = path.open("rb")
+        stream = path.open("rb", buffering=BLOCK_BYTES)
     except OSError as error:
         raise InputRefused(
             f"{path} cannot be read: {error.strerror}", hint="give the path of a NAME.journal.jsonl"
         ) from None
     with stream:
-        for raw in stream:
-            place = _place(raw, seq, prev)
-            if not isinstance(place, Link):
-                yield Damage(seq, seq + 1, offset, place.code, place.detail)
-                return
-            yield Line(raw[:-1], offset, seq, place.turn, place.event_hash)
-            seq, prev, offset = seq + 1, place.event_hash, offset + len(raw)
+        yield from scan_lines(stream)
+
+
+def scan_lines(lines: Iterable[bytes], start: Start = START) -> Iterator[Line | Damage]:
+    """``scan`` of lines with their newlines, wherever they come from."""
+    seq, prev, offset = start.seq, start.prev.encode(), start.offset
+    for raw in lines:
+        end = len(raw) - 1
+        digest = hashlib.sha256(b"{")
+        digest.update(memoryview(raw)[HEAD_BYTES:end])
+        hexdigest = digest.hexdigest()
+        intact = raw.startswith(b'%b%b",' % (HEAD, hexdigest.encode())) and raw[end] == _NEWLINE
+        tail = TAIL.fullmatch(raw, raw.rfind(TAIL_KEY), end) if intact else None
+        # What is right is right in one way; to say what is wrong may take its time.
+        if tail is None or tail[PREV] != prev or int(tail[SEQ]) != seq:
+            problem = _place(raw, seq, prev.decode())
+            assert isinstance(problem, _Problem)
+            yield Damage(seq, seq + 1, offset, problem.code, problem.detail)
+            return
+        event_hash = HASH_PREFIX + hexdigest
+        yield Line(raw[:end], offset, seq, int(tail[TURN]), event_hash, tail)
+        seq, prev, offset = seq + 1, event_hash.encode(), offset + end + 1
     if seq == 0:
         yield Damage(0, 1, 0, "empty", "the file holds no event")
 
@@ -144,7 +190,7 @@ def read(path: Path) -> tuple[list[Event], list[Damage]]:
             damage.append(item)
             continue
         try:
-            events.append(parse_line(item.raw))
+            events.append(item.event())
         except InputRefused as error:
             raise InputRefused(
                 f"{path.name} line {item.seq + 1}, event {item.seq}: {error.message}",

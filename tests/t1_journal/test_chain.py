@@ -15,6 +15,7 @@ from journals import NOW, journal, replied
 from wild import any_json, names, payloads, structs
 
 from branchkit.errors import InputRefused
+from branchkit.journal import chain
 from branchkit.journal.chain import HEAD, HEAD_BYTES, Sealed, line_problem, link, parse_line, seal
 from branchkit.journal.events import (
     KINDS,
@@ -24,7 +25,7 @@ from branchkit.journal.events import (
     logical_hash,
     payload_json,
 )
-from branchkit.journal.format import ZERO_HASH, digest, escaped_canonical
+from branchkit.journal.format import ZERO_HASH, digest, escaped_canonical, value_hash
 
 
 def sealed(payload: Payload, **changes: Any) -> Sealed:
@@ -58,6 +59,24 @@ def test_every_kind_comes_back_as_it_was_written(kind: str, data: st.DataObject)
     assert back._replace(payload=payload) == event
     assert logical_hash(back) == logical_hash(event)
     assert sealed(back.payload).line == line
+
+
+@settings(max_examples=200)
+@given(payloads)
+def test_the_fast_ways_give_what_the_careful_ones_give(payload: Payload) -> None:
+    """R6, R7: parsing by a typed decoder, and logical hashes without guards, on wild values."""
+    event, line = sealed(payload)
+    tail = chain._tail(line[:-1])
+    assert tail is not None
+    quick = chain._parsed(line[:-1], tail)
+    careful = chain._parsed_with_care(line[:-1])
+    if quick is not None:
+        assert as_json(payload_json(quick.payload)) == as_json(payload_json(careful.payload))
+        assert quick._replace(payload=payload) == careful._replace(payload=payload) == event
+    content = payload_json(payload)
+    for field in payload.VOLATILE:
+        del content[field]
+    assert logical_hash(event) == value_hash([event.kind, event.turn, event.step_id, content])
 
 
 @settings(max_examples=150)
