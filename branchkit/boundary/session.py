@@ -85,9 +85,10 @@ class Reply(NamedTuple):
 
 
 class _Hashed(NamedTuple):
-    """A message as it was handed in, and what is known of it."""
+    """A message as it was handed in, a copy of it as it was then, and what is known of it."""
 
     given: Message
+    copied: Message
     item: Seen
 
 
@@ -162,6 +163,7 @@ class Session:
         self._base = base or Base([], None, in_parent=False)
         self._known = {item.message_hash: item for item in self._base.later}
         self._last: list[_Hashed] = []  # the last context as it was handed in
+        self._copies: list[Message] = []  # its messages as they were then
         self._open_turn: tuple[int, int, str] | None = None  # turn, seq of its reply, record before
 
     @property
@@ -428,14 +430,25 @@ class Session:
         object counts as the same only while it equals the copy taken of it, so a message that was
         changed in place is seen anew.
         """
-        last, self._last = self._last, []
-        for index, message in enumerate(messages):
-            known = last[index] if index < len(last) else None
-            if known is None or known.given is not message or known.item.message != message:
-                item = seen(self._mode.redact.value(copy.deepcopy(message)))
-                known = _Hashed(message, self._known.get(item.message_hash, item))
-            self._last.append(known)
-        return [hashed.item for hashed in self._last]
+        given, count = list(messages), len(self._copies)
+        if self._copies != given[:count]:  # compared in C, some nanoseconds a message
+            by_id = {id(known.given): known for known in self._last}
+            kept = [by_id.get(id(message)) for message in given]
+            self._last = []
+            for known, message in zip(kept, given, strict=True):
+                same = known is not None and known.copied == message
+                self._last.append(known if known and same else self._hashed(message))
+            self._copies = [known.copied for known in self._last]
+            return [known.item for known in self._last]
+        for message in given[count:]:
+            self._last.append(self._hashed(message))
+            self._copies.append(self._last[-1].copied)
+        return [known.item for known in self._last]
+
+    def _hashed(self, message: Message) -> _Hashed:
+        copied = copy.deepcopy(message)
+        item = seen(self._mode.redact.value(copied))
+        return _Hashed(message, copied, self._known.get(item.message_hash, item))
 
     def _remember(self, message: Message, event: Event) -> None:
         item = seen(message, event.seq)

@@ -66,7 +66,7 @@ def fork_point(
     snapshot = record.snapshot_at(turn)
     return ForkPoint(
         turn=turn,
-        event=recorded.events_until(turn)[-1],
+        event=recorded.last_event(turn),
         record=record,
         components=components,
         harness=harness,

@@ -8,7 +8,7 @@ references, ``difference`` makes them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from branchkit.errors import BlobMissing, JournalDamaged
@@ -157,14 +157,19 @@ class Contexts:
         self._events = events
         self._blobs = blobs
         self._parent = parent
-        self._results: dict[str, Event] = {}
         self._hashes: dict[int, str] = {}  # seq -> hash of the message that it stands for
-        self.turns: dict[int, Event] = {}  # turn -> its last ContextBuilt
+        self.turns: Mapping[int, Event] = {}  # turn -> its last ContextBuilt
+        self._results: dict[str, Event] = {}
+        self._look_through(events)
+
+    def _look_through(self, events: Sequence[Event]) -> None:
+        turns: dict[int, Event] = {}
         for event in events:
             if isinstance(event.payload, ContextBuilt):
-                self.turns[event.turn] = event
+                turns[event.turn] = event
             elif isinstance(event.payload, ToolResult):
                 self._results[event.payload.call_id] = event
+        self.turns = turns
 
     def at_turn(self, turn: int) -> list[Seen]:
         """The context of reply ``turn``. Raises KeyError if the run never got there."""
@@ -220,6 +225,30 @@ class Contexts:
             return as_in_parent([self._parent_contexts().seen(part.seq)])
         return [self.seen(part.seq)]
 
+    def part_of(self, seq: int, start: int, stop: int) -> list[Seen]:
+        """Messages ``start`` to before ``stop`` of ``at_seq(seq)``; only what they need is read.
+
+        For a run without parent.
+        """
+        found: dict[int, Seen] = {}
+        wanted = [(seq, start, stop, 0)]  # those of the context of seq, and where they go
+        while wanted:
+            seq, start, stop, at = wanted.pop()
+            built, position = self._built_at(seq), 0
+            for part in built.payload.parts:
+                length = part.stop - part.start if isinstance(part, Copied) else 1
+                low, high = max(start, position), min(stop, position + length)
+                where = at + low - start
+                if low < high and isinstance(part, Copied):
+                    base, shift = _base_of(built), part.start - position
+                    wanted.append((base, low + shift, high + shift, where))
+                elif low < high:
+                    (found[where],) = self._resolved([], part)
+                position += length
+            if position < stop or position != built.payload.messages:
+                raise _foreign(f"event {seq} says another number of messages than it has")
+        return [found[at] for at in sorted(found)]
+
     def seen(self, seq: int) -> Seen:
         """The message that event ``seq`` stands for, with its hash, which is computed once."""
         message = self.message(seq)
@@ -242,7 +271,7 @@ class Contexts:
 
     def full_text(self, call_id: str) -> str:
         """The whole result of a call. Raises BlobMissing, naming the turn."""
-        event = self._results.get(call_id)
+        event = self._result_of(call_id)
         if event is None:
             raise BlobMissing(
                 f"call {call_id} has no recorded result", hint="the run ended before it came back"
@@ -265,6 +294,9 @@ class Contexts:
                 hint="the journal was not written by branchkit",
             ) from None
 
+    def _result_of(self, call_id: str) -> Event | None:
+        return self._results.get(call_id)
+
     def _event(self, seq: int) -> Event:
         if not 0 <= seq < len(self._events):
             raise _foreign(f"event {seq} is outside 0..{len(self._events) - 1}")
@@ -283,6 +315,13 @@ class Contexts:
                 hint="keep the parent's journal beside the branch's, or give --parent",
             )
         return self._parent
+
+
+def _base_of(built: _Built) -> int:
+    base = built.payload.base_seq
+    if base is None or base >= built.seq:
+        raise _foreign(f"the context of event {built.seq} is based on no earlier one")
+    return base
 
 
 def _foreign(message: str) -> JournalDamaged:

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from branchkit.errors import InputRefused, TurnOutside
 from branchkit.journal.blobs import BlobReader, Blobs, first_of, store_directory
 from branchkit.journal.events import (
+    ContextBuilt,
     Delivered,
     Event,
     Forked,
     InputReceived,
+    Message,
     ModelReplied,
     TaskStarted,
 )
 from branchkit.journal.file import Damage, damage_error, read
+from branchkit.journal.format import accumulate
 from branchkit.journal.pack import Pack, pack_path
-from branchkit.record.context import Contexts, Seen, seen
+from branchkit.record.context import ContextHash, Contexts, Seen, plain_tools, seen
 from branchkit.record.fold import fold
-from branchkit.record.record import Record
+from branchkit.record.kept import Kept, open_kept
+from branchkit.record.record import Record, Snapshot
+from branchkit.record.seeking import Asked, SeekingContexts
 from branchkit.workspace import Workspaces, adopt
 
 PARENT_FILE = "parent.json"  # beside branch journals: where the parent's journal lies
+
+
+class Looked(NamedTuple):
+    """A context as messages, the same with where each comes from, and its hash."""
+
+    messages: Sequence[Message]
+    context: Sequence[Seen]
+    context_hash: str
 
 
 class Recorded:
@@ -32,22 +47,34 @@ class Recorded:
     ``turns`` is T, the number of replies. A branch counts on from its fork, and has its parent.
     """
 
-    def __init__(self, path: Path, events: Sequence[Event], parent: Recorded | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        events: Sequence[Event],
+        parent: Recorded | None,
+        kept: Kept | None = None,
+    ) -> None:
         self.path = path
         self.events = events
         self.parent = parent
+        self._kept = kept
         self.pack = Pack(pack_path(path)) if pack_path(path).exists() else None
         self.blobs = _blob_reader(self.pack, parent)
-        self.contexts: Contexts = Contexts(events, self.blobs, parent.contexts if parent else None)
+        contexts = Contexts if kept is None else SeekingContexts
+        self.contexts: Contexts = contexts(events, self.blobs, parent.contexts if parent else None)
         self.fork_turn = first.turn if isinstance(first := events[0].payload, Forked) else 0
-        self.record = fold(self._record_before(), events)
-        replies = [event.turn for event in events if isinstance(event.payload, ModelReplied)]
-        self.turns = max(replies, default=self.fork_turn)
+        self.turns = self._last_reply()
 
     @classmethod
     def open(cls, path: Path | str, *, parent: Path | str | None = None) -> Recorded:
-        """The run in ``path``. Raises JournalDamaged, InputRefused."""
+        """The run in ``path``: a long one is not read, but looked into where it is asked about.
+
+        Raises JournalDamaged, InputRefused.
+        """
         path = Path(path)
+        kept = open_kept(path)
+        if kept is not None:
+            return cls(path, kept.events, None, kept)
         events, damage = read(path)
         if damage:
             raise damage_error(path, damage[0])
@@ -59,6 +86,23 @@ class Recorded:
         path = Path(path)
         events, damage = read(path)
         return (cls(path, events, _open_parent(path, events, None)) if events else None), damage
+
+    def _last_reply(self) -> int:
+        if self._kept is None:
+            replies = [event.turn for event in self.events if _is_reply(event)]
+            return max(replies, default=self.fork_turn)
+        turn = self._kept.last_turn
+        while turn and not any(map(_is_reply, self._kept.events.of_turn(turn))):
+            turn -= 1
+        return turn
+
+    @cached_property
+    def record(self) -> Record:
+        """The record at the end of what was recorded."""
+        if self._kept is not None:
+            end = self._kept.events.of_turn(self._kept.last_turn)
+            return fold(self._kept.record_after(self._kept.last_turn), filter(_is_end, end))
+        return fold(self._record_before(), self.events)
 
     def _record_before(self) -> Record | None:
         return self.parent.record_after(self.fork_turn) if self.parent else None
@@ -91,13 +135,49 @@ class Recorded:
 
     def events_until(self, turn: int) -> list[Event]:
         """The events of turns 0..``turn``, without the run's end."""
-        return [event for event in self.events if event.turn <= turn and not _is_end(event)]
+        events = self.events if self._kept is None else self.events[: self._kept.end_of(turn)]
+        return [event for event in events if event.turn <= turn and not _is_end(event)]
+
+    def last_event(self, turn: int) -> Event:
+        """The last of ``events_until(turn)``."""
+        if self._kept is None:
+            return self.events_until(turn)[-1]
+        seq = self._kept.end_of(turn) - 1
+        while _is_end(self.events[seq]):
+            seq -= 1
+        return self.events[seq]
+
+    def events_of(self, turn: int) -> list[Event]:
+        """The events of ``turn``, from the run that recorded it."""
+        if self.parent and turn <= self.fork_turn:
+            return self.parent.events_of(turn)
+        if self._kept is not None:
+            return self._kept.events.of_turn(turn)
+        return [event for event in self.events if event.turn == turn]
 
     def record_after(self, turn: int) -> Record:
         """The record at the end of ``turn`` (R58: no model, no tool, a fold)."""
         if self.parent and turn < self.fork_turn:
             return self.parent.record_after(turn)
+        if self._kept is not None:
+            return self._kept.record_after(turn)
         return fold(self._record_before(), self.events_until(turn))
+
+    def snapshot_before(self, turn: int) -> Snapshot | None:
+        """The workspace as the tools of the turns before ``turn`` left it."""
+        if self._kept is not None:
+            return self._kept.snapshot_before(turn)
+        return self.record_after(turn - 1).snapshot_at(turn - 1)
+
+    def cuts_before(self, turn: int) -> Sequence[Event]:
+        """The deliveries of this run's turns before ``turn`` that left text out."""
+        if self._kept is None:
+            return [event for event in self.events if event.turn < turn and _is_cut(event)]
+        seqs = self._kept.cuts[1]
+        return Asked(
+            self._kept.cuts_before(turn),
+            lambda start, stop: [self.events[seq] for seq in seqs[start:stop]],
+        )
 
     def check_turn(self, turn: int, first: int, last: int) -> None:
         """Raise TurnOutside unless ``first <= turn <= last``."""
@@ -113,18 +193,55 @@ class Recorded:
             return self.parent.context_before(turn)
         if turn in self.contexts.turns:
             return list(self.contexts.at_turn(turn))
+        begin = self._built_before(turn)
+        context = list(self.contexts.at_seq(begin.seq)) if begin else []
+        return context + self._said_since(begin, turn)
+
+    def _built_before(self, turn: int) -> Event | None:
         begin = self.contexts.turns.get(turn - 1)
         if begin is None and self.parent is not None:
             raise TurnOutside(
                 f"{self.path.name} ended before it had a context of its own",
                 hint=f"what it began from is turn {turn} of its parent, {self.parent.path}",
             )
-        context = list(self.contexts.at_seq(begin.seq)) if begin else []
-        for event in self.events:
-            after = begin is None or event.seq > begin.seq
-            if after and event.turn == turn - 1 and _is_message(event):
-                context.append(seen(self.contexts.message(event.seq), event.seq))
-        return context
+        return begin
+
+    def _said_since(self, begin: Event | None, turn: int) -> list[Seen]:
+        """The messages of the turn before ``turn`` after its context was built."""
+        return [
+            seen(self.contexts.message(event.seq), event.seq)
+            for event in self.events_of(turn - 1)
+            if (begin is None or event.seq > begin.seq) and _is_message(event)
+        ]
+
+    def seen_before(self, turn: int) -> Looked:
+        """``context_before`` with its hash; of a long run only the messages that are looked at."""
+        if self._kept is None:
+            return self._looked(self.context_before(turn))
+        built = self.contexts.turns.get(turn)
+        begin = built or self._built_before(turn)
+        said = [] if built else self._said_since(begin, turn)
+        if begin is None:
+            return self._looked(said)
+        payload = begin.payload
+        assert isinstance(payload, ContextBuilt)
+        held, hashed = payload.messages, payload.context_hash
+        for item in said:
+            hashed = accumulate(hashed, item.message_hash)
+
+        def part(start: int, stop: int) -> list[Seen]:
+            found = self.contexts.part_of(begin.seq, min(start, held), min(stop, held))
+            return found + said[max(0, start - held) : max(0, stop - held)]
+
+        context = Asked(held + len(said), part)
+        messages = Asked(
+            len(context), lambda start, stop: [item.message for item in context[start:stop]]
+        )
+        return Looked(messages, context, hashed)
+
+    def _looked(self, context: list[Seen]) -> Looked:
+        hashed = ContextHash(plain_tools(self.started.tools)).of(context)
+        return Looked([item.message for item in context], context, hashed)
 
     def close(self) -> None:
         """Close the pack."""
@@ -141,6 +258,14 @@ class Recorded:
 
 def _is_end(event: Event) -> bool:
     return event.kind == "TaskFinished"
+
+
+def _is_reply(event: Event) -> bool:
+    return isinstance(event.payload, ModelReplied)
+
+
+def _is_cut(event: Event) -> bool:
+    return isinstance(event.payload, Delivered) and event.payload.text is not None
 
 
 def _is_message(event: Event) -> bool:

@@ -6,7 +6,9 @@ the tools of turn t-1 left it, on a copy-on-write branch of its own: looking aro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from branchkit.errors import BlobMissing
@@ -22,8 +24,9 @@ from branchkit.journal.events import (
     payload_json,
 )
 from branchkit.journal.format import Json
-from branchkit.record.context import ContextHash, Seen, plain_tools
+from branchkit.record.context import Seen
 from branchkit.record.record import Record
+from branchkit.record.seeking import Asked
 from branchkit.replay.recorded import Recorded
 from branchkit.workspace import Branch, Workspaces
 
@@ -38,25 +41,35 @@ class Hidden(NamedTuple):
     full_text: str | None  # None: the blob is not here
 
 
-class Rewound(NamedTuple):
-    """The state before reply ``turn``; ``recorded`` is what the run then really did."""
+@dataclass(frozen=True)
+class Rewound:
+    """The state before reply ``turn``; ``recorded`` is what the run then really did.
+
+    Of a long run ``context``, ``hidden`` and ``record`` are read when they are looked at, only as
+    much of them, and while the run is open.
+    """
 
     journal: str
     turn: int
     turns: int
-    context: list[Message]
+    context: Sequence[Message]
     context_hash: str
-    record: Record
     recorded: dict[str, Json]
-    hidden: list[Hidden]
+    hidden: Sequence[Hidden]
     branch: Branch | None
     workspace_note: str
+    fold: Callable[[], Record] = field(repr=False)
+
+    @cached_property
+    def record(self) -> Record:
+        """The record at the end of the turn before."""
+        return self.fold()
 
     def to_json(self) -> dict[str, Json]:
         """The stable fields of ``branchkit rewind --json``."""
         return {
             "turn": self.turn,
-            "context": self.context,
+            "context": list(self.context),
             "context_hash": self.context_hash,
             "record": self.record.summary(),
             "recorded": self.recorded,
@@ -75,32 +88,32 @@ def rewind(recorded: Recorded, turn: int, *, workspaces: Workspaces | None = Non
     Raises TurnOutside; BlobMissing if a message of the context is neither in journal nor blobs.
     """
     recorded.check_turn(turn, 1, recorded.turns + 1)
-    context = recorded.context_before(turn)
+    looked = recorded.seen_before(turn)
     branch, note = _workspace(recorded, turn, workspaces)
     return Rewound(
         journal=recorded.path.name,
         turn=turn,
         turns=recorded.turns,
-        context=[item.message for item in context],
-        context_hash=ContextHash(plain_tools(recorded.started.tools)).of(context),
-        record=recorded.record_after(turn - 1),
+        context=looked.messages,
+        context_hash=looked.context_hash,
         recorded=_what_happened(recorded, turn),
-        hidden=_hidden(recorded, turn, context),
+        hidden=_hidden(recorded, turn, looked.context),
         branch=branch,
         workspace_note=note,
+        fold=partial(recorded.record_after, turn - 1),
     )
 
 
 def _workspace(
     recorded: Recorded, turn: int, workspaces: Workspaces | None
 ) -> tuple[Branch | None, str]:
-    snapshot = recorded.record_after(turn - 1).snapshot_at(turn - 1)
+    snapshot = recorded.snapshot_before(turn)
     if snapshot is None:
         return None, "the run has no recorded workspace"
     if workspaces is None:
         return None, "not restored: no store was given"
     recorded.adopt_workspace(workspaces)
-    name = f"{recorded.record.run_id[:8]}-t{turn:04d}"
+    name = f"{recorded.events[0].run_id[:8]}-t{turn:04d}"
     if any(branch.name == name for branch in workspaces.branches()):
         workspaces.branch(name).drop()
     branch = workspaces.create(name, snapshot=snapshot.id)
@@ -108,15 +121,9 @@ def _workspace(
     return branch, note if not workspaces.reason else f"{note}; copied: {workspaces.reason}"
 
 
-def _events_of(recorded: Recorded, turn: int) -> list[Event]:
-    if recorded.parent and turn <= recorded.fork_turn:
-        return _events_of(recorded.parent, turn)
-    return [event for event in recorded.events if event.turn == turn]
-
-
 def _what_happened(recorded: Recorded, turn: int) -> dict[str, Json]:
     happened: dict[str, Json] = {"reply": None, "authorizations": [], "results": []}
-    for event in _events_of(recorded, turn):
+    for event in recorded.events_of(turn):
         match event.payload:
             case ModelReplied() | ModelFailed():
                 happened["reply"] = payload_json(event.payload)
@@ -129,17 +136,25 @@ def _what_happened(recorded: Recorded, turn: int) -> dict[str, Json]:
     return happened
 
 
-def _hidden(recorded: Recorded, turn: int, context: Sequence[Seen]) -> list[Hidden]:
+def _hidden(recorded: Recorded, turn: int, context: Sequence[Seen]) -> Sequence[Hidden]:
     """What truncation kept from the model in the turns before reply ``turn``."""
     if recorded.parent and turn <= recorded.fork_turn:
         return _hidden(recorded.parent, turn, context)
-    found = list(_hidden_anew(recorded, context)) if recorded.parent else []
-    for event in recorded.events:
-        cut = event.payload
-        if event.turn < turn and isinstance(cut, Delivered) and cut.text is not None:
-            full = _full_text(recorded, cut.call_id)
-            found.append(Hidden(cut.call_id, cut.rule, cut.omitted_lines, cut.omitted_bytes, full))
-    return found
+    cuts = recorded.cuts_before(turn)
+    if recorded.parent:
+        return [*_hidden_anew(recorded, context), *(_cut(recorded, event) for event in cuts)]
+    if not isinstance(cuts, Asked):
+        return [_cut(recorded, event) for event in cuts]
+    return Asked(
+        len(cuts), lambda start, stop: [_cut(recorded, event) for event in cuts[start:stop]]
+    )
+
+
+def _cut(recorded: Recorded, event: Event) -> Hidden:
+    cut = event.payload
+    assert isinstance(cut, Delivered)
+    full = _full_text(recorded, cut.call_id)
+    return Hidden(cut.call_id, cut.rule, cut.omitted_lines, cut.omitted_bytes, full)
 
 
 def _hidden_anew(recorded: Recorded, context: Sequence[Seen]) -> Iterator[Hidden]:

@@ -23,7 +23,7 @@ class Opened(NamedTuple):
 
     def context(self, turn: int) -> list[Message]:
         """What ``%rewind`` shows."""
-        return rewind(self.recorded, turn).context
+        return list(rewind(self.recorded, turn).context)
 
     def of_kind(self, kind: str) -> list[Event]:
         return [event for event in self.recorded.events if event.kind == kind]

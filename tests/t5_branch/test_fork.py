@@ -198,7 +198,7 @@ def test_a_branch_is_a_run(forked: Tried, tiny: Tiny) -> None:
 
 def branchkit_context(tiny: Tiny, turn: int) -> list[Any]:
     with branchkit.open(tiny.journal) as run:
-        return run.rewind(turn, workspace=False).context
+        return list(run.rewind(turn, workspace=False).context)
 
 
 def test_a_branch_can_be_forked_again(forked: Tried, store: Path) -> None:
