@@ -1,7 +1,7 @@
 """How often to take a checkpoint: three optima, what they cost, and what a crash costs (R31, R32).
 
 ``delta_s`` is how long a checkpoint pauses the run, ``mtbf_s`` (M) the mean time between failures.
-The three optima differ by less than 0.2 % where delta is small beside M:
+The three optima are close where delta is small beside M (0.5 % in the worked example):
 
     young      sqrt(2 delta M)                                              Young, 1974
     daly_seed  sqrt(2 delta (M + recovery)) + delta (sqrt(2 delta / M) / 3 - 1)   as printed

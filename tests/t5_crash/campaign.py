@@ -38,6 +38,14 @@ PLACES = (
     Place("commit.before_write", "inside"),
     Place("commit.after_write", "inside"),
     Place("call.delivered", "inside"),
+    Place("context_durable", "inside"),
+    Place("model_answered", "inside"),
+)
+# Only runs with files take checkpoints: before, between and after the parts of one (R30, F02).
+FILES = (
+    Place("checkpoint.before_snapshot", "inside"),
+    Place("checkpoint.snapshot_durable", "inside"),
+    Place("checkpoint.written", "inside"),
 )
 RECOVERY = (
     Place("resume.locked", "start"),
@@ -95,15 +103,26 @@ def run(
     The number says which call is hit and where the recoveries die, so each is another case.
     """
     turns = range(first, first + repeats)
-    numbers = [(place, number) for place in range(len(PLACES)) for number in turns]
-    return _run(folder, workers, run_case, kinds, numbers)
+    return _run(
+        folder,
+        workers,
+        run_case,
+        kinds,
+        lambda kind: [(place, number) for place in range(len(places(kind))) for number in turns],
+    )
+
+
+def places(kind: Kind) -> tuple[Place, ...]:
+    """Where a run of that kind is killed first."""
+    return PLACES + FILES if kind == "workspace" else PLACES
 
 
 def run_at_moments(
     folder: Path, workers: Executor, *, repeats: int, kinds: Iterable[Kind] = KINDS
 ) -> Counts:
     """``repeats`` cases for each kind, killed from outside, most of them soon after the start."""
-    return _run(folder, workers, run_moment, kinds, [(n, repeats) for n in range(repeats)])
+    moments = [(n, repeats) for n in range(repeats)]
+    return _run(folder, workers, run_moment, kinds, lambda _: moments)
 
 
 def _run(
@@ -111,7 +130,7 @@ def _run(
     workers: Executor,
     one_case: Callable[[Path, Kind, str, int, int], Verdict],
     kinds: Iterable[Kind],
-    numbers: Sequence[tuple[int, int]],
+    numbers: Callable[[Kind], Sequence[tuple[int, int]]],
 ) -> Counts:
     verdicts: list[Verdict] = []
     for kind in kinds:
@@ -121,7 +140,7 @@ def _run(
             db, contract=contract, probe=kind == "probe", in_process=True
         ) as service:
             futures = [
-                workers.submit(one_case, folder, kind, service.url, *pair) for pair in numbers
+                workers.submit(one_case, folder, kind, service.url, *pair) for pair in numbers(kind)
             ]
             verdicts += [future.result() for future in futures]
     return Counts(
@@ -140,8 +159,9 @@ def run_case(folder: Path, kind: Kind, url: str, place: int, number: int) -> Ver
     case = Case(folder / f"{kind}-{place}-{number}", kind, url, at=number % len(CALLS) + 1)
     case.folder.mkdir()
     db = folder / f"{kind}.sqlite"
-    first = in_child(record, case, PLACES[place])
-    problems = [] if first.killed else [f"not killed at {PLACES[place]}: {first.error}"]
+    wanted = places(kind)[place]
+    first = in_child(record, case, wanted)
+    problems = [] if first.killed else [f"not killed at {wanted}: {first.error}"]
     problems += after_a_death(case, db)
     kills = int(first.killed)
     for turn in range(number % 3):

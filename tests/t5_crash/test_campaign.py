@@ -23,8 +23,7 @@ def test_killed_at_every_place(tmp_path: Path, workers: Workers, kind: Kind) -> 
     """R21, R26, R28: each class of tool at each place; every other recovery is killed as well."""
     found = campaign.run(tmp_path, workers, repeats=1, first=KINDS.index(kind), kinds=[kind])
     assert not found.problems, "\n".join(found.problems)
-    assert found.cases == len(campaign.PLACES)
-    assert found.kills >= len(campaign.PLACES)
+    assert found.kills >= found.cases == len(campaign.places(kind)) >= 14
 
 
 def test_killed_at_any_moment(tmp_path: Path, workers: Workers) -> None:
