@@ -19,7 +19,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from branchkit import session as run_of  # now, not once in each process that is forked
@@ -176,6 +178,7 @@ def _sum(databases: list[Path]) -> Audit:
 
 def run_case(policy: Policy, setup: Setup, db: Path) -> Case:
     """One case from the first process to the last; in a process with one thread."""
+    warm()
     setup.folder.mkdir()
     victim = in_child(record, setup)
     if not victim.killed:
@@ -196,6 +199,24 @@ def run_case(policy: Policy, setup: Setup, db: Path) -> Case:
         did=did,
         after=_count(db, setup.operation),
     )
+
+
+@cache
+def warm() -> None:
+    """Record and resume a run in this process, once.
+
+    Patterns, decoders and schemas are made when first used: each process that is forked from a cold
+    one would make them again, and that is more than half of the work of a short run.
+    """
+    with TemporaryDirectory(prefix="branchkit-warm-") as name:
+        nowhere = Setup(Path(name), "", "keyed", False, "http://127.0.0.1:9")  # nobody listens
+        tools = [order_tool(nowhere)]
+        with run_of(nowhere.journal, model=model_of(nowhere), tools=tools) as session:
+            loop(session)
+        lines = nowhere.journal.read_bytes().splitlines(keepends=True)
+        nowhere.journal.write_bytes(b"".join(lines[:-1]))  # as if killed before its end
+        with run_of(nowhere.journal, "resume", model=model_of(nowhere), tools=tools) as session:
+            loop(session)
 
 
 def _count(db: Path, operation: str) -> int:

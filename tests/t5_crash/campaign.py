@@ -23,6 +23,7 @@ from branchkit.journal.file import read, verify
 from branchkit.record.fold import fold
 from branchkit.record.record import Record
 from branchkit.testing.crash import Ended, in_child
+from branchkit.testing.crash_matrix import warm
 from branchkit.testing.effect_service import Contract, Effect, EffectService, effects
 
 PLACES = (
@@ -157,6 +158,7 @@ def _run(
 def run_case(folder: Path, kind: Kind, url: str, place: int, number: int) -> Verdict:
     """One case, its deaths and its end; in a process with one thread."""
     case = Case(folder / f"{kind}-{place}-{number}", kind, url, at=number % len(CALLS) + 1)
+    warm()
     case.folder.mkdir()
     db = folder / f"{kind}.sqlite"
     wanted = places(kind)[place]
@@ -177,6 +179,7 @@ def run_case(folder: Path, kind: Kind, url: str, place: int, number: int) -> Ver
 def run_moment(folder: Path, kind: Kind, url: str, number: int, of: int) -> Verdict:
     """One case that is killed from outside, first while it runs, then while it is recovered."""
     case = Case(folder / f"{kind}-{number}", kind, url, at=0)
+    warm()
     case.folder.mkdir()
     db = folder / f"{kind}.sqlite"
     moment_s = LONGEST_S * ((number + 1) / of) ** 2
