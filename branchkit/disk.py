@@ -26,6 +26,26 @@ def open_append(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
+def open_plain(path: Path) -> int:
+    """A descriptor for reading and for writing in place, created with mode 0600 if it is new."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def read_whole(fd: int) -> bytes:
+    """All of the file of ``fd``."""
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """Overwrite in place; not durable before an fdatasync."""
+    os.pwrite(fd, data, offset)
+
+
+def close(fd: int) -> None:
+    """Let ``fd`` go."""
+    os.close(fd)
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write every byte of ``data``; a short write goes on where it stopped.
 

@@ -85,7 +85,7 @@ HEAVY: dict[str, Place] = {
     "xllamacpp": Place(called=("branchkit.harness",)),
     "duckdb": Place(called=("branchkit.tiers.cold",)),
     "psycopg": Place(called=("branchkit.tiers.warm",)),
-    "rocksdict": Place(called=("branchkit.journal.engines",)),
+    "rocksdict": Place(called=("branchkit.journal.rocks",)),
 }
 
 # Beside HEAVY: these cost less, but `import branchkit` needs none of them either.

@@ -10,12 +10,12 @@ Its named crash points are ``commit.before_write``, ``commit.after_write``, ``co
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from branchkit import disk
-from branchkit.errors import DiskFull, JournalDamaged, JournalPoisoned
-from branchkit.journal.chain import seal
+from branchkit.errors import DiskFull, ForkDetected, JournalDamaged, JournalPoisoned
+from branchkit.journal.chain import link, seal
 from branchkit.journal.events import Event, Payload
 from branchkit.journal.format import ZERO_HASH
 from branchkit.journal.scan import (
@@ -120,6 +120,19 @@ class Writer:
         self.seq, self.head = self.seq + 1, event.event_hash
         self._pending.append(line)
         return event
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """``append`` of lines sealed before. Raises ForkDetected if they do not follow."""
+        self._refuse_if_poisoned()
+        for line in lines:
+            place = link(line[:-1])
+            if place is None or (place.seq, place.prev_event_hash) != (self.seq, self.head):
+                raise ForkDetected(
+                    f"a line does not follow event {self.seq - 1} of {self.path.name}",
+                    hint="one journal has one writer",
+                )
+            self._pending.append(line)
+            self.seq, self.head = self.seq + 1, place.event_hash
 
     def commit(self) -> None:
         """Return once every appended event is on stable storage.
