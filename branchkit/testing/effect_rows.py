@@ -161,7 +161,7 @@ class Rows:
         return receipt
 
 
-def effects(db: Path) -> list[Effect]:
+def effects(db: Path | str) -> list[Effect]:
     """Every effect in the order in which it happened, read from the file."""
     with contextlib.closing(sqlite3.connect(db)) as connection:
         connection.execute("PRAGMA query_only=1")
@@ -171,7 +171,7 @@ def effects(db: Path) -> list[Effect]:
         return [Effect(*row) for row in rows]
 
 
-def audit(db: Path) -> Audit:
+def audit(db: Path | str) -> Audit:
     """The count of the rows in ``db``, by operation."""
     return count_rows(effect.operation for effect in effects(db))
 

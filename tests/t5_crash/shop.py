@@ -31,6 +31,7 @@ class Shop(NamedTuple):
     amount: int = 5
     allowed: bool = True  # by today's policy
     timeout_s: float = 10.0
+    rash: bool = False  # its probe says "not done" of what waits in a queue
 
     @property
     def journal(self) -> Path:
@@ -105,9 +106,9 @@ def _tool(shop: Shop, inside: str | None) -> Tool:
 
     def look(arguments: dict[str, Any], _key: str) -> ProbeAnswer:
         known = ask(shop.url, arguments["what"], token=shop.token)
-        if known.state == "queued":
+        if known.state == "queued" and not shop.rash:
             return ProbeAnswer("unknown", "it waits in a queue")
-        if known.state == "absent":
+        if known.state != "done":
             return ProbeAnswer("not_done")
         return ProbeAnswer("completed", known.receipt or "")
 

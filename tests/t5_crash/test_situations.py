@@ -272,6 +272,16 @@ def test_the_queue_delivers_later(desk: Desk) -> None:
     assert desk.rows == 1
 
 
+@asked
+def test_a_probe_that_promises_too_much_is_believed(desk: Desk) -> None:
+    """N27: "not done" of what is only not done yet orders it twice; "unknown" is the answer."""
+    desk.service.switch(queued=True)
+    desk.record(inside="effect_done")
+    desk.resume(rash=True)
+    desk.service.deliver()
+    assert desk.rows == 2
+
+
 @by_way
 def test_the_service_is_down_while_we_recover(desk: Desk) -> None:
     """N21, N30: "connection refused" to the repeat says nothing of the first request."""
