@@ -19,14 +19,14 @@ FULL = os.environ.get("BRANCHKIT_TEST_FS") == "full"
 
 
 def daemons(folder: Path) -> list[int]:
-    """Pids of the daemons that serve a store below ``folder``."""
+    """Pids of the holders and workers that serve a store below ``folder``."""
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = line.read_bytes().split(b"\0")
         except OSError:
             continue  # it has just gone
-        if b"branchkit.workspace.daemon" in words and os.fsencode(folder) in b"\0".join(words):
+        if b"--kept-fd" in words and os.fsencode(folder) in b"\0".join(words):
             found.append(int(line.parent.name))
     return found
 
