@@ -12,17 +12,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from branchkit.boundary.contract import Key as Key
+    from branchkit.boundary.contract import KeyMismatch as KeyMismatch
+    from branchkit.boundary.contract import NoAnswer as NoAnswer
+    from branchkit.boundary.contract import ProbeAnswer as ProbeAnswer
     from branchkit.branch.api import Run as Run
     from branchkit.branch.api import compare as compare
     from branchkit.branch.api import open_run as open  # noqa: A004  branchkit.open(path)
+    from branchkit.durable.answers import approve as approve
+    from branchkit.durable.answers import cancel as cancel
+    from branchkit.durable.answers import settle as settle
     from branchkit.durable.own_loop import session as session
+    from branchkit.durable.resume import resume as resume
+    from branchkit.durable.states import calls as calls
     from branchkit.harness.tools import tool as tool
 
 __version__ = "0.1.0"  # the only place where it stands
 
-__all__ = ["Run", "compare", "open", "session", "tool"]
+__all__ = [
+    "Key", "KeyMismatch", "NoAnswer", "ProbeAnswer", "Run", "approve", "calls", "cancel",
+    "compare", "open", "resume", "session", "settle", "tool",
+]  # fmt: skip
 
 _PUBLIC = {
+    "Key": ("branchkit.boundary.contract", "Key"),
+    "KeyMismatch": ("branchkit.boundary.contract", "KeyMismatch"),
+    "NoAnswer": ("branchkit.boundary.contract", "NoAnswer"),
+    "ProbeAnswer": ("branchkit.boundary.contract", "ProbeAnswer"),
+    "approve": ("branchkit.durable.answers", "approve"),
+    "calls": ("branchkit.durable.states", "calls"),
+    "cancel": ("branchkit.durable.answers", "cancel"),
+    "resume": ("branchkit.durable.resume", "resume"),
+    "settle": ("branchkit.durable.answers", "settle"),
     "Run": ("branchkit.branch.api", "Run"),
     "compare": ("branchkit.branch.api", "compare"),
     "open": ("branchkit.branch.api", "open_run"),

@@ -142,6 +142,23 @@ def lock(path: Path) -> int:
     return fd
 
 
+def lock_when_free(path: Path) -> int:
+    """An exclusive lock on ``path``; waits until nobody has it, Ctrl-C ends the waiting.
+
+    A process that inherits the descriptor holds the lock too: it is free when the last one is gone.
+    """
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(fd)
+            raise
+        if _is_still(fd, path):
+            return fd
+        os.close(fd)
+
+
 def unlock(fd: int, path: Path) -> None:
     """Let go of what ``lock(path)`` gave, and remove the name while it is still held."""
     path.unlink(missing_ok=True)

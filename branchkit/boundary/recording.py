@@ -213,9 +213,16 @@ class Recording:
             self._entropy.draw(source, arguments)
 
     def checkpoint(self, turn: int, step_id: str) -> Checkpoint | None:
-        """Freeze the workspace; None if there is none or the turn left it clean (R35)."""
+        """Freeze the workspace; None if there is none or the turn left it clean (R35).
+
+        The record's part of a checkpoint is the journal up to here, whose events since the last one
+        are its delta: nothing is written twice (R31). Both parts are durable before this returns
+        (R30).
+        """
         if self._snapshot is None:
             return None
+        crash_point("checkpoint.begin")
+        self.commit()
         crash_point("checkpoint.before_snapshot")
         started = time.monotonic()
         facts = self._snapshot()

@@ -31,6 +31,7 @@ from branchkit.errors import InputRefused
 from branchkit.journal.events import Component, Event, ModelReplied
 from branchkit.journal.file import read
 from branchkit.journal.format import Json
+from branchkit.record.effective import effective
 from branchkit.replay.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Comparison:
     @cached_property
     def record_vector(self) -> Vector:
         """The record's own turns."""
-        return vector(self.recorded.events)
+        return vector(effective(self.recorded.events))
 
     @cached_property
     def branches(self) -> list[BranchView]:

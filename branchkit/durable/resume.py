@@ -20,7 +20,7 @@ from branchkit.errors import ContextDrift, Diverged, UsageError
 from branchkit.harness import loop
 from branchkit.harness.components import DEFAULTS, build
 from branchkit.harness.live import Setting, go_live
-from branchkit.journal.blobs import BlobReader, Blobs, first_of
+from branchkit.journal.blobs import BlobReader, Blobs, first_of, store_directory
 from branchkit.journal.events import ModelReplied, Settled, TaskStarted
 from branchkit.journal.format import Json
 from branchkit.journal.pack import Pack, pack_path
@@ -59,7 +59,7 @@ class Resumption(NamedTuple):
 def resume(
     journal: Path | str,
     *,
-    workspaces: Workspaces,
+    workspaces: Workspaces | None = None,
     blobs: Blobs | None = None,
     isolated: bool = True,
     model_url: str | None = None,
@@ -67,10 +67,17 @@ def resume(
 ) -> Resumption:
     """Go on with the run in ``journal`` to its end, or to where a person has to say something.
 
-    Recorded replies and results are kept, none is asked for again; a run that has ended is left
-    alone and its status returned. Raises JournalLocked (another process is at work on it),
-    JournalDamaged, ContextDrift (today's code would assemble another context), UsageError.
+    ``workspaces`` and ``blobs`` are those of the default store unless given. Recorded replies and
+    results are kept, none is asked for again; a run that has ended is left alone and its status
+    returned. Raises JournalLocked (another process is at work on it), JournalDamaged, ContextDrift
+    (today's code would assemble another context), UsageError.
     """
+    if workspaces is None:
+        with Workspaces.open(store_directory()) as opened:
+            return resume(
+                journal, workspaces=opened, blobs=blobs, isolated=isolated, model_url=model_url,
+                after_turn=after_turn,
+            )  # fmt: skip
     path = Path(journal)
     store = blobs or Blobs(workspaces.store / "blobs")
     with reopened(path) as run:
@@ -88,7 +95,7 @@ def resume(
         try:
             recovery.check_held()
         except Waiting as held:
-            return _report(path, run.record, str(held), recovery)
+            return _report(path, run.record, str(held), recovery)._replace(status="waiting")
         branch = _restored(run, recovery, workspaces, path)
         crash_point("resume.restored")
         try:
@@ -135,7 +142,7 @@ def drift(path: Path, diverged: Diverged) -> ContextDrift:
     """The error for a run whose prefix today's code does not reproduce."""
     return ContextDrift(
         f"{path.name} is not what today's code and tools make of it: {diverged.message}",
-        hint="resume it with the code that recorded it; nothing was sent, the journal is as it was",
+        hint="resume it with the code that recorded it; nothing new was sent",
         report=diverged.report,
     )
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from branchkit import __version__
+from branchkit import __version__, disk
 from branchkit.boundary.contract import ProbeAnswer
 from branchkit.boundary.environment import Entropy, TurnClock, git_environment
 from branchkit.boundary.model import Model
@@ -84,7 +84,7 @@ def go_live(
     with ExitStack() as stack:
         model = wrap(open_model_of(setting))
         stack.callback(model.close)
-        sandbox = stack.enter_context(open_sandbox(setting))
+        sandbox = stack.enter_context(open_sandbox(setting, _after_others(setting, stack)))
         if writer is None:
             writer = Writer(setting.journal, run_id=setting.run_id, now=wall_clock)
             stack.callback(writer.close)
@@ -140,14 +140,30 @@ def open_model_of(setting: Setting) -> Model:
     return open_model(part.spec, part.content, url=setting.model_url)
 
 
-def open_sandbox(setting: Setting) -> Sandbox:
-    """The tools component of ``setting``, in its sandbox."""
+def _after_others(setting: Setting, stack: ExitStack) -> int | None:
+    """A lock that the tools of this run hold, once those of a killed process are gone.
+
+    The tool of a process that was killed may live on for a moment and still send what it was about
+    to send. Whoever settled the call in that moment would be told that it was not done. Confined
+    tools reach nothing, so nobody waits for them.
+    """
+    if setting.isolated:
+        return None
+    path = setting.journal.with_name(f"{setting.journal.name}.tools")
+    fd = disk.lock_when_free(path)
+    stack.callback(disk.unlock, fd, path)
+    return fd
+
+
+def open_sandbox(setting: Setting, held_fd: int | None = None) -> Sandbox:
+    """The tools component of ``setting``, in its sandbox; ``held_fd`` is a lock that it holds."""
     part = setting.components["tools"]
     return Sandbox(
         setting.branch.path,
         isolated=setting.isolated,
         tools_source=part.content,
         standard=standard_tools(part.spec),
+        held_fd=held_fd,
     )
 
 

@@ -69,7 +69,9 @@ class Sandbox:
         isolated: bool = True,
         tools_source: str | None = None,
         standard: Sequence[str] = STANDARD,
+        held_fd: int | None = None,
     ) -> None:
+        """``held_fd`` is a lock that an unconfined server holds too, as long as it lives."""
         self.workspace = workspace.resolve(strict=True)
         self.isolated = isolated
         self._spoken_paths = {str(self.workspace), str(workspace.absolute())} - {"/"}
@@ -81,6 +83,7 @@ class Sandbox:
         }
         self._lock = threading.Lock()
         self._closed = False
+        self._held_fd = held_fd
         self._server: _Server | None = None
         self.schemas: list[ToolSchema] = msgspec.convert(self._running().schemas, list[ToolSchema])
 
@@ -178,7 +181,7 @@ class Sandbox:
         if self._server is not None and self._server.child.poll() is not None:
             self._drop()  # it died between two calls: nothing is lost
         if self._server is None:
-            self._server = _Server(self.workspace, self.isolated, self._first)
+            self._server = _Server(self.workspace, self.isolated, self._first, self._held_fd)
         return self._server
 
     def _drop(self) -> None:
@@ -197,14 +200,16 @@ class Sandbox:
 class _Server:
     """One run of the tool server; ``schemas`` is what it said first."""
 
-    def __init__(self, workspace: Path, isolated: bool, first: dict[str, Any]) -> None:
+    def __init__(
+        self, workspace: Path, isolated: bool, first: dict[str, Any], held_fd: int | None
+    ) -> None:
         # For what it says when it cannot start; close() or a failed start closes it.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._socket, theirs = socket.socketpair()
         self._buffer = bytearray()
         try:
             with theirs:
-                self.child = _start(workspace, isolated, theirs, self._stderr)
+                self.child = _start(workspace, isolated, theirs, self._stderr, held_fd)
         except BaseException:
             self._socket.close()
             self._stderr.close()
@@ -257,11 +262,25 @@ class _Server:
             self._stderr.close()
 
 
-def _start(workspace: Path, isolated: bool, connection: socket.socket, said: IO[bytes]) -> Child:
+def _start(
+    workspace: Path,
+    isolated: bool,
+    connection: socket.socket,
+    said: IO[bytes],
+    held_fd: int | None,
+) -> Child:
     library = LIBRARY if isolated else str(PACKAGE.parent)
     # -P and -s, not -I: the hash seed of the environment has to count.
     argv = [sys.executable, "-s", "-P", "-c", _SERVER, library]
     if isolated:
         return spawn_confined(workspace, argv, connection, said)
     fd = connection.fileno()
-    return spawn(argv, env=fixed_environment(), cwd=workspace, stdin=fd, stdout=fd, stderr=said)
+    return spawn(
+        argv,
+        env=fixed_environment(),
+        cwd=workspace,
+        stdin=fd,
+        stdout=fd,
+        stderr=said,
+        pass_fds=[] if held_fd is None else [held_fd],
+    )

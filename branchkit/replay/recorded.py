@@ -23,7 +23,15 @@ from branchkit.journal.events import (
 from branchkit.journal.file import Damage, damage_error, read
 from branchkit.journal.format import accumulate
 from branchkit.journal.pack import Pack, pack_path
-from branchkit.record.context import ContextHash, Contexts, Seen, plain_tools, seen
+from branchkit.record.context import (
+    ContextHash,
+    Contexts,
+    Seen,
+    plain_tools,
+    seen,
+    unanswered,
+)
+from branchkit.record.effective import effective
 from branchkit.record.fold import fold
 from branchkit.record.kept import Kept, open_kept
 from branchkit.record.record import Record, Snapshot
@@ -148,12 +156,16 @@ class Recorded:
         return self.events[seq]
 
     def events_of(self, turn: int) -> list[Event]:
-        """The events of ``turn``, from the run that recorded it."""
+        """The events of ``turn`` that the run builds on, from the run that recorded it."""
         if self.parent and turn <= self.fork_turn:
             return self.parent.events_of(turn)
         if self._kept is not None:
             return self._kept.events.of_turn(turn)
-        return [event for event in self.events if event.turn == turn]
+        return [event for event in self._made if event.turn == turn]
+
+    @cached_property
+    def _made(self) -> list[Event]:
+        return effective(self.events)
 
     def record_after(self, turn: int) -> Record:
         """The record at the end of ``turn`` (R58: no model, no tool, a fold)."""
@@ -207,12 +219,16 @@ class Recorded:
         return begin
 
     def _said_since(self, begin: Event | None, turn: int) -> list[Seen]:
-        """The messages of the turn before ``turn`` after its context was built."""
-        return [
+        """The messages of the turn before ``turn`` after its context was built.
+
+        A run that was cut off may have left calls unanswered; no provider takes them like that.
+        """
+        said = [
             seen(self.contexts.message(event.seq), event.seq)
             for event in self.events_of(turn - 1)
             if (begin is None or event.seq > begin.seq) and _is_message(event)
         ]
+        return [*said, *unanswered(said)]
 
     def seen_before(self, turn: int) -> Looked:
         """``context_before`` with its hash; of a long run only the messages that are looked at."""

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from branchkit import disk
+from branchkit.branch.point import fork_point
 from branchkit.durable.answers import approve, settle
 from branchkit.durable.resume import Resumption, resume
 from branchkit.durable.states import calls
@@ -317,11 +319,38 @@ def test_a_turn_of_several_calls_cut_here_and_there(place: Place) -> None:
         assert place.record(parts) == "completed"
         lines = place.journal.read_bytes().splitlines(keepends=True)
         whole = End(fold(None, place.events).logical, place.tree())
+        steps = [(event.kind, event.step_id) for event in place.events]
+        # R33, F15: the files are kept before a call that no restored file takes back.
+        assert steps.index(("Checkpoint", "t0001.2")) < steps.index(("ToolIntent", "t0001.2"))
         first = [event.kind for event in place.events].index("ModelReplied")
         for cut in range(first + 1, len(lines), 3):
             place.journal.write_bytes(b"".join(lines[:cut]))
+            _check_branch_of(place.journal)
             ended = place.resume()
             assert ended.status == "completed", cut
             assert End(fold(None, place.events).logical, place.tree()) == whole, cut
             assert place.count("payments") == 1
             assert replay(Recorded.open(place.journal)).ok
+
+
+def _check_branch_of(journal: Path) -> None:
+    """A branch of a run that was cut off begins with a context that a provider takes (R15)."""
+    context = fork_point(Recorded.open(journal), 1, None).context
+    asked = [call["id"] for message in context for call in message.get("tool_calls") or []]
+    answers = [message for message in context if message["role"] == "tool"]
+    assert [message["tool_call_id"] for message in answers] == asked
+    assert context[0]["role"] == "system"
+
+
+def test_the_tools_of_a_killed_process_are_waited_for(place: Place) -> None:
+    """R28: what was about to be sent may still be sent; nothing is settled before it is gone."""
+    assert in_child(place.record, place.parts(), "intent_durable", 1).killed
+    held = place.journal.with_name(f"{place.journal.name}.tools")
+    fd = disk.lock_when_free(held)  # as a tool of the killed process would hold it
+    assert in_child(place.resume, kill_after_s=1.0).killed
+    assert place.count("payments") == 0
+    assert [event.kind for event in place.events][-1] == "ToolIntent"
+    disk.unlock(fd, held)
+    assert place.resume().status == "completed"
+    assert place.count("payments") == 1
+    assert not held.exists()
