@@ -131,7 +131,7 @@ def settle(
             store = blobs or Blobs(store_directory() / "blobs")
             events.append(run.append(observed(call_id, seen, store), call_id))
         run.writer.commit()
-        crash_point("settle.durable")
+        crash_point("answer.durable")
         return fold(run.record, events).calls[call_id]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from branchkit.boundary.settlement import Waiting
 from branchkit.disk import crash_point
 from branchkit.durable.answers import ENDED, Reopened, reopened
-from branchkit.durable.recover import Recovery, check_model
+from branchkit.durable.recover import Recovery
 from branchkit.durable.states import CallRow, rows
 from branchkit.errors import ContextDrift, Diverged, UsageError
 from branchkit.harness import loop
@@ -125,7 +125,6 @@ def _go_on(
     max_turns = started.budgets.get("max_turns", 100)
     try:
         with go_live(setting, record=run.record, writer=run.writer, behind=recovery.behind) as live:
-            check_model(started.components["model"].spec, live.model.spec)
             live.session.begin(started)
             context = loop.opening(live.session, harness, started.task)
             ending = loop.run(
