@@ -58,7 +58,8 @@ def plan(events: Sequence[Event], *, restorable: bool) -> Plan:
     first = _first_to_redo(made, record, restorable=restorable)
     redo: list[CallState] = []
     if first is not None:
-        redo = [call for call in record.calls.values() if call.proposed >= first]
+        after = [call for call in record.calls.values() if call.proposed >= first]
+        redo = [call for call in after if call.intent is not None]
         made = [event for event in made if event.seq < first]
     doubt = _doubt(record, redo)
     if doubt is None:
