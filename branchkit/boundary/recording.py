@@ -167,6 +167,10 @@ class Recording:
         self.commit()
         raise Waiting(question)
 
+    def obstacle(self, call: Call, step_id: str) -> str:
+        """Nothing: what the model said is known to the letter."""
+        return ""
+
     def approval(self, call_id: str, step_id: str) -> Approval | None:
         """What a person answered since the call was last held; None: nobody yet."""
         return self.record.approvals.get(call_id)

@@ -114,6 +114,12 @@ class Replaying:
         """The recorded checkpoint at this place, if one was taken."""
         return self._tape.next_of(Checkpoint, step_id)
 
+    def obstacle(self, call: Call, step_id: str) -> str:
+        """Whether the call was answered without being put to the policy."""
+        asked = self._tape.next_of(ToolAuthorized, step_id)
+        answered = self._tape.next_of(ToolResult, step_id)
+        return "as recorded" if asked is None and answered is not None else ""
+
     def approval(self, call_id: str, step_id: str) -> Approval | None:
         """What a person answered to the call when it was held, if the run then went on."""
         if self._tape.next_of(ToolAuthorized, step_id) is None:

@@ -27,7 +27,10 @@ from branchkit.journal.events import (
     ToolIntent,
     ToolResult,
 )
+from branchkit.journal.redact import holds_marker
 from branchkit.record.record import Approval, Record
+
+_SECRET = "Not sent: its arguments held a secret, which is not kept. Propose the call again."
 
 
 class Resuming:
@@ -41,6 +44,7 @@ class Resuming:
         live.redact = tape.redact  # one run, one set of rules
         self._arrived = arrived
         self._is_live = False
+        self._replied_turn = 0  # the last turn whose reply came from the tape
         # The question that the harness assembles must be the recorded one, whoever answers now.
         self.requested_model = tape.requested_model
         self.redact = tape.redact
@@ -87,6 +91,8 @@ class Resuming:
         self, request: ModelRequest, request_hash: str, step_id: str
     ) -> ModelReplied | ModelFailed:
         """The recorded reply, or a new one where none was recorded."""
+        if not self.is_live:
+            self._replied_turn = request.turn
         return self._mode.ask(request, request_hash, step_id)
 
     def act(self, call: Call, intent: ToolIntent, step_id: str) -> ToolResult:
@@ -115,6 +121,16 @@ class Resuming:
     def checkpoint(self, turn: int, step_id: str) -> Checkpoint | None:
         """The recorded checkpoint at this place, or a new one."""
         return self._mode.checkpoint(turn, step_id)
+
+    def obstacle(self, call: Call, step_id: str) -> str:
+        """Why a call of a recorded reply cannot be sent: its arguments are not known to the letter.
+
+        The journal keeps no secrets, and a request with a hole in it is another request.
+        """
+        if not self.is_live:
+            return self._tape.obstacle(call, step_id)
+        recorded = self._live.record.turn == self._replied_turn
+        return _SECRET if recorded and holds_marker(call.arguments) else ""
 
     def approval(self, call_id: str, step_id: str) -> Approval | None:
         """What a person answered."""

@@ -111,6 +111,7 @@ class Mode(Protocol):
         self, source: str, arguments: list[Any], request_hash: str, step_id: str
     ) -> EnvironmentRead: ...
     def checkpoint(self, turn: int, step_id: str) -> Checkpoint | None: ...
+    def obstacle(self, call: Call, step_id: str) -> str: ...
     def approval(self, call_id: str, step_id: str) -> Approval | None: ...
     def summary(self, make: Callable[[], list[Message]], step_id: str) -> list[Message]: ...
     def finish(self) -> None: ...
@@ -267,8 +268,9 @@ class Session:
             turn,
             step,
         )
-        if call.problem is not None:
-            return self._deliver(call, self._mode.refuse(call, call.problem, step), deliver)
+        obstacle = call.problem or self._mode.obstacle(call, step)
+        if obstacle:
+            return self._deliver(call, self._mode.refuse(call, obstacle, step), deliver)
         crash_point("call.proposed")
         decision = self._decided(call, decide)
         crash_point("call.authorized")

@@ -323,7 +323,7 @@ def test_a_turn_of_several_calls_cut_here_and_there(place: Place) -> None:
         # R33, F15: the files are kept before a call that no restored file takes back.
         assert steps.index(("Checkpoint", "t0001.2")) < steps.index(("ToolIntent", "t0001.2"))
         first = [event.kind for event in place.events].index("ModelReplied")
-        for cut in range(first + 1, len(lines), 3):
+        for cut in range(first + 1, len(lines), 4):
             place.journal.write_bytes(b"".join(lines[:cut]))
             _check_branch_of(place.journal)
             ended = place.resume()

@@ -243,6 +243,37 @@ def test_a_schema_that_reads_the_arguments_otherwise(tmp_path: Path, keyed: Effe
     assert keyed.audit().rows == 1
 
 
+def test_arguments_that_held_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R11: the journal does not keep it, so nothing is sent in its place; the model is told."""
+    path, world = tmp_path / "a.journal.jsonl", World(tmp_path)
+    monkeypatch.setenv("SHOP_API_KEY", "sk-0123456789abcdef0123456789abcdef")
+
+    def look(_arguments: dict[str, Any], _key: str) -> ProbeAnswer:
+        return ProbeAnswer("not_done")
+
+    def order(article: str) -> str:
+        world.do("orders", article)
+        return "ordered"
+
+    def run(mode: Any, at: str) -> str:
+        def model(request: Any) -> Any:
+            if at:
+                arm(at)
+            secret = {"article": "sk-0123456789abcdef0123456789abcdef"}
+            return scripted(proposes(("order", secret)), says("done"))(request)
+
+        tools = [tool(effect="external", probe=look)(order)]
+        with branchkit.session(path, mode, model=model, tools=tools) as session:
+            return plain_loop(session)
+
+    assert in_child(run, "record", "intent_durable").killed
+    assert run("resume", "") == "done"
+    assert world.count("orders") == 0
+    (row,) = calls(path)
+    assert (row.state, row.status) == ("not sent", "denied")
+    assert replay(path, plain_loop) == "done"
+
+
 # ---- approvals ----
 
 
