@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -78,10 +79,21 @@ def moments(folder: Path, workers: Workers, repeats: int) -> Layer:
     return Layer(counts, found.problems, found.kills)
 
 
+def situations(_folder: Path, _workers: Workers, _repeats: int) -> Layer:
+    """R26: what a client and a service can misunderstand, one test each."""
+    tests = Path(__file__).with_name("test_situations.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = done.stdout.strip().rpartition("\n")[2].partition(" in ")[0]
+    problems = [] if done.returncode == 0 else [done.stdout + done.stderr]
+    return Layer(f"situations: {last}", problems)
+
+
 LAYERS: dict[str, Callable[[Path, Workers, int], Layer]] = {
     "matrix": matrix,
     "kills": kills,
     "moments": moments,
+    "situations": situations,
 }
 
 
