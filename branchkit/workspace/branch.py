@@ -21,6 +21,7 @@ from branchkit.workspace.changes import (
     Fill,
     Host,
     Inset,
+    Leaves,
     Patch,
     Resize,
     Up,
@@ -295,6 +296,12 @@ class Live:
         One fdatasync for the row and the changes: where the catalogue lost the row, the log has it.
         """
         self.log.append(*self.merkle.frame()[:2])
+        for fid, rec in self.tree.top.items():
+            if rec.sums is not None and rec.sums.fresh:  # or a restart would read the file again
+                numbers = sorted(rec.sums.fresh)
+                blob = b"".join(rec.sums.segments[number] for number in numbers)
+                self._care.space.add(len(blob))
+                self.log.append(encode([Leaves(fid, numbers)]), blob)
         self.log.append(row)
         self.sync()
 

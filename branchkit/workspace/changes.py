@@ -110,6 +110,13 @@ class Inset(NamedTuple):
     now_ns: int
 
 
+class Leaves(NamedTuple):
+    """The blob holds the leaves of these ``segments`` of a big file: see `sums`."""
+
+    fid: int
+    segments: list[int]
+
+
 class Xattr(NamedTuple):
     """An extended attribute was set to hex ``value``, or removed (None)."""
 
@@ -119,10 +126,10 @@ class Xattr(NamedTuple):
     now_ns: int
 
 
-Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Patch | Inset | Xattr
+Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Patch | Inset | Leaves | Xattr
 _KINDS: dict[str, type[Change]] = {
     "u": Up, "n": New, "p": Put, "c": Cut, "m": Meta, "f": Fill,
-    "w": Write, "r": Resize, "h": Host, "o": Patch, "i": Inset, "x": Xattr,
+    "w": Write, "r": Resize, "h": Host, "o": Patch, "i": Inset, "l": Leaves, "x": Xattr,
 }  # fmt: skip
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 

@@ -19,23 +19,10 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from branchkit.workspace.changes import (
-    Change,
-    Cut,
-    Fill,
-    Host,
-    Inset,
-    Meta,
-    New,
-    Patch,
-    Put,
-    Resize,
-    Up,
-    Write,
-    Xattr,
-)
+from branchkit.workspace import changes as kinds
+from branchkit.workspace.changes import Change
 from branchkit.workspace.places import Hosted, InBase, Logged, Pieces, Place
-from branchkit.workspace.sums import Sums
+from branchkit.workspace.sums import Sums, leaves_bytes
 
 INLINE_BYTES = 64 * 1024
 MAPPED_FIDS = 1 << 38
@@ -133,9 +120,11 @@ class Tree:
         self._blob = b""
         self._at = self._blob_at = 0
         self._do: dict[type[Change], Callable[[Any], None]] = {
-            Up: self._up, New: self._new, Put: self._put, Cut: self._cut, Meta: self._meta,
-            Fill: self._fill, Write: self._write, Resize: self._resize, Host: self._host,
-            Patch: self._patch, Inset: self._inset, Xattr: self._xattr,
+            kinds.Up: self._up, kinds.New: self._new, kinds.Put: self._put,
+            kinds.Cut: self._cut, kinds.Meta: self._meta, kinds.Fill: self._fill,
+            kinds.Write: self._write, kinds.Resize: self._resize, kinds.Host: self._host,
+            kinds.Patch: self._patch, kinds.Inset: self._inset, kinds.Leaves: self._leaves,
+            kinds.Xattr: self._xattr,
         }  # fmt: skip
 
     def get(self, fid: int) -> Rec:
@@ -241,11 +230,11 @@ class Tree:
         for parent in rec.parents:
             self._stale(parent, fid)
 
-    def _up(self, change: Up) -> None:
+    def _up(self, change: kinds.Up) -> None:
         self.lower.learn(change.fid, change.path)
         self._own(change.fid)
 
-    def _new(self, change: New) -> None:
+    def _new(self, change: kinds.New) -> None:
         rec = Rec(change.mode, change.uid, change.gid, change.now_ns, rdev=change.rdev)
         rec.target = os.fsencode(change.target)
         rec.size = 4096 if rec.is_dir else len(rec.target)
@@ -265,7 +254,7 @@ class Tree:
         self._touched(fid, rec, name)
         return rec, entries
 
-    def _put(self, change: Put) -> None:
+    def _put(self, change: kinds.Put) -> None:
         name = os.fsencode(change.name)
         parent, entries = self._names(change.fid, name, change.now_ns)
         entries[name] = change.child
@@ -277,7 +266,7 @@ class Tree:
         else:
             child.nlink += 1
 
-    def _cut(self, change: Cut) -> None:
+    def _cut(self, change: kinds.Cut) -> None:
         name = os.fsencode(change.name)
         parent, entries = self._names(change.fid, name, change.now_ns)
         child = self._own(entries.pop(name))
@@ -289,7 +278,7 @@ class Tree:
         else:
             child.nlink -= 1
 
-    def _meta(self, change: Meta) -> None:
+    def _meta(self, change: kinds.Meta) -> None:
         rec = self._own(change.fid)
         if change.mode is not None:
             rec.mode = type_of(rec.mode) | change.mode
@@ -314,7 +303,7 @@ class Tree:
         self._touched(fid, rec)
         return rec
 
-    def _fill(self, change: Fill) -> None:
+    def _fill(self, change: kinds.Fill) -> None:
         rec = self._changed(change.fid, change.size, change.now_ns)
         rec.data, rec.shared = bytearray(self._take(change.size)), False
 
@@ -327,7 +316,7 @@ class Tree:
             rec.data, rec.shared = data, False
         return data
 
-    def _write(self, change: Write) -> None:
+    def _write(self, change: kinds.Write) -> None:
         data = self._inline(self._own(change.fid))
         end = change.offset + change.size
         if change.offset > len(data):
@@ -335,7 +324,7 @@ class Tree:
         data[change.offset : end] = self._take(change.size)
         self._changed(change.fid, len(data), change.now_ns)
 
-    def _resize(self, change: Resize) -> None:
+    def _resize(self, change: kinds.Resize) -> None:
         data = self._inline(self._own(change.fid))
         if change.size < len(data):
             del data[change.size :]
@@ -343,19 +332,25 @@ class Tree:
             data.extend(bytes(change.size - len(data)))
         self._changed(change.fid, change.size, change.now_ns)
 
-    def _host(self, change: Host) -> None:
+    def _host(self, change: kinds.Host) -> None:
         rec = self._changed(change.fid, change.size, change.now_ns)
         rec.data, rec.sums = Hosted(self.layer, change.fid), None
 
-    def _patch(self, change: Patch) -> None:
+    def _patch(self, change: kinds.Patch) -> None:
         self._part(change, Hosted(self.layer, change.fid))
 
-    def _inset(self, change: Inset) -> None:
+    def _inset(self, change: kinds.Inset) -> None:
         place = Logged(self.layer, self._blob_at + self._at - change.offset)
         self._at += change.bytes
         self._part(change, place)
 
-    def _part(self, change: Patch | Inset, place: Place) -> None:
+    def _leaves(self, change: kinds.Leaves) -> None:
+        rec = self._own(change.fid)
+        rec.sums = rec.sums or Sums()
+        for number in change.segments:
+            rec.sums.learn(number, self._take(leaves_bytes(number, rec.size)))
+
+    def _part(self, change: kinds.Patch | kinds.Inset, place: Place) -> None:
         rec = self._own(change.fid)
         stop = change.offset + change.bytes
         if rec.sums is not None:
@@ -379,7 +374,7 @@ class Tree:
         rec.data, rec.shared = data, False
         return data
 
-    def _xattr(self, change: Xattr) -> None:
+    def _xattr(self, change: kinds.Xattr) -> None:
         rec = self._own(change.fid)
         name = os.fsencode(change.name)
         xattrs = dict(self.xattrs(change.fid))

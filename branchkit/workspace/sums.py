@@ -75,23 +75,39 @@ def split(leaves: bytes) -> Segments:
     return tuple(leaves[at : at + step] for at in range(0, len(leaves), step))
 
 
-class Sums:
-    """The leaves of a file that are known, and which of them are no longer true."""
+def leaves_bytes(number: int, size: int) -> int:
+    """How long the leaves of segment ``number`` of a file of ``size`` bytes are together."""
+    stop = min(size, (number + 1) * SEGMENT_BYTES)
+    return -(-(stop - number * SEGMENT_BYTES) // CHUNK_BYTES) * LEAF_BYTES
 
-    __slots__ = ("_stale", "segments")
+
+class Sums:
+    """The leaves of a file that are known, and which of them are no longer true.
+
+    A segment of which nothing is known is empty. ``fresh`` ones were hashed for this very record.
+    """
+
+    __slots__ = ("_stale", "fresh", "segments")
 
     def __init__(self, segments: Segments = (), stale: frozenset[int] = frozenset()) -> None:
         self.segments = segments
         self._stale = set(stale)
+        self.fresh: set[int] = set()
 
     def copy(self) -> Sums:
         """The same, to be changed on its own."""
         return Sums(self.segments, frozenset(self._stale))
 
     def _known(self) -> int:
-        if not self.segments:
-            return 0
-        return (len(self.segments) - 1) * LEAVES + len(self.segments[-1]) // LEAF_BYTES
+        return len(self.segments) * LEAVES
+
+    def learn(self, number: int, leaves: bytes) -> None:
+        """Take note of the leaves of a segment (a log says so after a restart)."""
+        missing = (b"",) * (number + 1 - len(self.segments))
+        segments = [*self.segments, *missing]
+        segments[number] = leaves
+        self.segments = tuple(segments)
+        self._stale = {each for each in self._stale if each // LEAVES != number}
 
     def changed(self, start: int, stop: int, old_size: int, size: int) -> None:
         """These bytes were written, and the file's size went from ``old_size`` to ``size``."""
@@ -120,18 +136,22 @@ class Sums:
         ``one`` makes the leaf of a chunk from its bounds; ``whole`` may know all leaves of a
         segment without looking at its chunks.
         """
-        old = self.segments
-        segments = list(old)
+        segments = list(self.segments)
+        count = -(-size // SEGMENT_BYTES)
+        segments += [b""] * (count - len(segments))
         spoilt = {chunk // LEAVES for chunk in self._stale}
-        spoilt.update(range(max(0, len(old) - 1), -(-size // SEGMENT_BYTES)))  # the last may grow
-        for number in sorted(spoilt):
-            start = number * SEGMENT_BYTES
-            stop = min(start + SEGMENT_BYTES, size)
-            if number < len(old):
-                segments[number] = self._segment(old[number], start, stop, one)
-            else:
-                segments.append(whole(start, stop) or self._segment(b"", start, stop, one))
-        return Sums(tuple(segments))
+        fresh = set(self.fresh)
+        for number, old in enumerate(segments):
+            if number in spoilt or len(old) != leaves_bytes(number, size):
+                start = number * SEGMENT_BYTES
+                stop = min(start + SEGMENT_BYTES, size)
+                found = None if old else whole(start, stop)
+                segments[number] = found or self._segment(old, start, stop, one)
+                if not found:
+                    fresh.add(number)
+        done = Sums(tuple(segments))
+        done.fresh = fresh
+        return done
 
     def _segment(
         self, old: bytes, start: int, stop: int, one: Callable[[int, int], bytes]
