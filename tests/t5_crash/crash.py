@@ -16,15 +16,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
 import campaign
+import cuts as real
+import power
 
 from branchkit.process import Workers
 from branchkit.testing import crash_matrix
 
 KILLS = 1_000  # R26: at least so many; there are more
+
+STATES = 10_000  # of a simulated disk
 
 # One class of tool at one place is killed at least so often; external has three contracts.
 KILLS_A_PLACE = 60
@@ -89,11 +94,47 @@ def situations(_folder: Path, _workers: Workers, _repeats: int) -> Layer:
     return Layer(f"situations: {last}", problems)
 
 
+def simulated(folder: Path, workers: Workers, repeats: int) -> Layer:
+    """Every state in which a power cut can leave a run's files, and its recovery's."""
+    seeds = range(max(2, repeats // 2))
+    places = [folder / str(seed) for seed in seeds]
+    found = list(workers.map(power.campaign, seeds, places))
+    problems = [problem for one in found for problem in one.problems]
+    total, refused = (sum(getattr(one, name) for one in found) for name in ("states", "refused"))
+    missed = [name for name in workers.map(power.survives, power.MUTANTS, repeat(folder)) if name]
+    problems += [f"nothing finds the mutant: {name}" for name in missed]
+    if repeats >= KILLS_A_PLACE and total < STATES:
+        problems.append(f"only {total} states")
+    counts = (
+        f"simulated power cuts: {total} states, {refused} of them refused with nothing lost,"
+        f" {len(power.MUTANTS) - len(missed)} of {len(power.MUTANTS)} mutants found"
+    )
+    return Layer(counts, problems)
+
+
+def cuts(folder: Path, _workers: Workers, repeats: int) -> Layer:
+    """File systems shut down under a writer: ext4 and XFS, and a writer without barriers."""
+    if os.geteuid() != 0:
+        return Layer("real power cuts: none, they need root", [])
+    each = max(1, repeats * 50 // KILLS_A_PLACE)
+    problems, words = [], []
+    for kind in real.KINDS:
+        found = [real.cut(kind, folder, seed) for seed in range(each)]
+        problems += [f"{kind} cut {n}: {one.problem}" for n, one in enumerate(found) if one.problem]
+        acknowledged = sum(one.acknowledged for one in found)
+        words.append(f"{kind} {each} ({acknowledged} events acknowledged)")
+        if not any(real.cut(kind, folder, seed, sync=False).problem for seed in range(3)):
+            problems.append(f"{kind}: a writer without barriers loses nothing")
+    return Layer(f"real power cuts: {', '.join(words)}", problems)
+
+
 LAYERS: dict[str, Callable[[Path, Workers, int], Layer]] = {
     "matrix": matrix,
     "kills": kills,
     "moments": moments,
     "situations": situations,
+    "simulated": simulated,
+    "cuts": cuts,
 }
 
 
