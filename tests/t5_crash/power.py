@@ -166,6 +166,7 @@ def _problems(run: Lost, state: State, place: Path, *, cut_again: bool) -> Count
     place.mkdir()
     state.put(place)
     problems = list(_wrong(run, state, place))
+    good = _good(place / JOURNAL)
     with recorded(place) as made:
         problem = _recover(run, state, place)
     refused = problem == "refused"
@@ -179,7 +180,7 @@ def _problems(run: Lost, state: State, place: Path, *, cut_again: bool) -> Count
             elsewhere.mkdir()
             second.put(elsewhere)
             total += 1
-            problems += [f"recovery cut: {p}" for p in _wrong(run, state, elsewhere, grown=True)]
+            problems += [f"recovery cut: {p}" for p in _wrong(run, state, elsewhere, before=good)]
     return Counts(total, refused, problems)
 
 
@@ -200,8 +201,8 @@ def _with_what_was_there(state: State, made: Recorder) -> tuple[list[Step], list
     return before, rest
 
 
-def _wrong(run: Lost, state: State, place: Path, *, grown: bool = False) -> Iterator[str]:
-    """What does not hold of the files in ``place``; ``grown``: a recovery may have appended."""
+def _wrong(run: Lost, state: State, place: Path, *, before: bytes | None = None) -> Iterator[str]:
+    """What does not hold of the files in ``place``; a recovery may have appended to ``before``."""
     path = place / JOURNAL
     acknowledged = max((value for name, value in state.notes if name == "ack"), default=0)
     if not path.exists():
@@ -213,7 +214,7 @@ def _wrong(run: Lost, state: State, place: Path, *, grown: bool = False) -> Iter
         yield f"{verdict.events} events are left of {acknowledged} acknowledged"
     good = path.read_bytes()[: verdict.end]
     written = b"".join(run.lines)
-    if not (written.startswith(good) or (grown and good.startswith(written[: len(good) // 2]))):
+    if not written.startswith(good) and (before is None or not good.startswith(before)):
         yield "what is there was never written"
     events, _damage = read(path)
     intents = {e.payload.call_id for e in events if isinstance(e.payload, ToolIntent)}
@@ -231,6 +232,10 @@ def _wrong(run: Lost, state: State, place: Path, *, grown: bool = False) -> Iter
             snapshot = place / event.payload.snapshot
             if not snapshot.exists() or snapshot.read_bytes() != b"files":
                 yield f"{event.payload.snapshot} is gone"
+
+
+def _good(path: Path) -> bytes:
+    return path.read_bytes()[: verify(path).end] if path.exists() else b""
 
 
 def _recover(run: Lost, state: State, place: Path) -> str:
