@@ -85,11 +85,21 @@ def unanswered(context: Sequence[Seen]) -> list[Seen]:
     """
     missing: list[str] = []
     for item in context:
-        if item.message["role"] == "assistant":
-            missing = [call["id"] for call in item.message.get("tool_calls") or []]
+        if item.message.get("role") == "assistant":
+            missing = _call_ids(item.message.get("tool_calls"))
         elif item.message.get("tool_call_id") in missing:
             missing.remove(item.message["tool_call_id"])
     return [seen(tool_message(call_id, NOT_DELIVERED)) for call_id in missing]
+
+
+def _call_ids(calls: Any) -> list[str]:
+    """The ids of what is a call in ``calls``: the messages of an import may hold anything."""
+    found = (
+        [call.get("id") for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else []
+    )
+    return [call_id for call_id in found if isinstance(call_id, str)]
 
 
 class ContextHash:
