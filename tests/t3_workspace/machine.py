@@ -198,6 +198,7 @@ class Handle:
     plain: int
     ours: int
     pair: Pair
+    name: str
 
     def both(self, call: Callable[[int], object], what: object) -> None:
         """``call`` on both descriptors gives the same."""
@@ -268,7 +269,7 @@ class Lives(RuleBasedStateMachine):
         self.count("open")
         pair.both(call, ("open", name, flags))
         if found:
-            self.handles.append(Handle(found[0], found[1], pair))
+            self.handles.append(Handle(found[0], found[1], pair, name))
 
     @precondition(lambda self: self.handles)
     @rule(uses=st.lists(st.tuples(picks, st.sampled_from(USES), draws), min_size=1, max_size=6))
@@ -278,6 +279,14 @@ class Lives(RuleBasedStateMachine):
             handle = self.handles[pick % len(self.handles)]
             self.count("by descriptor")
             handle.both(partial(through, what=what, draw=draw), (what, draw))
+
+    @precondition(lambda self: self.handles)
+    @rule(pick=picks)
+    def lose_name(self, pick: int) -> None:
+        """Remove the name of an open file: what is held by descriptors alone is easily lost."""
+        handle = self.handles[pick % len(self.handles)]
+        self.count("by name")
+        handle.pair.both(lambda root: (root / handle.name).unlink(), ("unlink", handle.name))
 
     @precondition(lambda self: self.handles)
     @rule(pick=picks)

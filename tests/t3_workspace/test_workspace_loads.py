@@ -13,6 +13,8 @@ from branchkit.workspace import tree_hash
 from . import loads
 from .kit import FULL, Open, picture
 
+pytestmark = pytest.mark.timeout(1800 if FULL else 180)
+
 FILE_STEPS = 10_000 if FULL else 400
 HANDS = 4
 HAND_STEPS = 3000 if FULL else 300

@@ -6,9 +6,13 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 from branchkit.workspace import tree_hash
 
 from .kit import FULL, Open
+
+pytestmark = pytest.mark.timeout(1800 if FULL else 180)
 
 FILES = 100_000 if FULL else 3_000
 FOLDER_FILES = 100
