@@ -221,14 +221,15 @@ class Recorded:
     def _said_since(self, begin: Event | None, turn: int) -> list[Seen]:
         """The messages of the turn before ``turn`` after its context was built.
 
-        A run that was cut off may have left calls unanswered; no provider takes them like that.
+        A run that was cut off may have left calls unanswered; no provider takes them like that. An
+        import is shown word for word.
         """
         said = [
             seen(self.contexts.message(event.seq), event.seq)
             for event in self.events_of(turn - 1)
             if (begin is None or event.seq > begin.seq) and _is_message(event)
         ]
-        return [*said, *unanswered(said)]
+        return said if self.imported else [*said, *unanswered(said)]
 
     def seen_before(self, turn: int) -> Looked:
         """``context_before`` with its hash; of a long run only the messages that are looked at."""
