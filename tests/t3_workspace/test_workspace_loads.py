@@ -15,9 +15,9 @@ from .kit import FULL, Open, picture
 
 pytestmark = pytest.mark.timeout(1800 if FULL else 180)
 
-FILE_STEPS = 10_000 if FULL else 400
+FILE_STEPS = 10_000 if FULL else 300
 HANDS = 4
-HAND_STEPS = 3000 if FULL else 300
+HAND_STEPS = 3000 if FULL else 200
 
 
 @pytest.mark.parametrize("start", ["new", "of the base"])

@@ -1,4 +1,4 @@
-"""Many files and large ones; 3,000 files here, 100,000 in `make test-fs`."""
+"""Many files and large ones; 2,000 files here, 100,000 in `make test-fs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .kit import FULL, Open
 
 pytestmark = pytest.mark.timeout(1800 if FULL else 180)
 
-FILES = 100_000 if FULL else 3_000
+FILES = 100_000 if FULL else 2_000
 FOLDER_FILES = 100
 LARGE_BYTES = 5 << 30  # nothing of it is on the disk but what is written
 
