@@ -14,18 +14,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from branchkit.errors import SandboxMissing
+from branchkit.harness import seccomp
 from branchkit.harness.standard_tools import WORKSPACE
 from branchkit.process import Child, spawn
 
 PROBE_TIMEOUT_S = 30.0
 PACKAGE = Path(__file__).resolve().parents[1]
 LIBRARY = "/opt/branchkit"  # constant, so that a traceback inside names no path of this machine
-_USER = "agent:x:1000:1000:agent:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
-_GROUP = "agent:x:1000:\nnogroup:x:65534:\n"
+_USER = b"agent:x:1000:1000:agent:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+_GROUP = b"agent:x:1000:\nnogroup:x:65534:\n"
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "ssl/certs")
 _SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 _TMP_BYTES = 1 << 30
@@ -84,19 +86,25 @@ def spawn_confined(
     if program is None:
         raise SandboxMissing("bubblewrap (bwrap) is not installed", hint=_INSTALL)
     stream = subprocess.DEVNULL if connection is None else connection.fileno()
-    with _memory_file(_USER) as user, _memory_file(_GROUP) as group:
-        data = {"/etc/passwd": user.fileno(), "/etc/group": group.fileno()}
-        options = "".join(f"{word}\0" for word in _options(workspace, data))
+    with ExitStack() as stack:
+
+        def memory(data: bytes) -> int:
+            return stack.enter_context(_memory_file(data)).fileno()
+
+        data = {"/etc/passwd": memory(_USER), "/etc/group": memory(_GROUP)}
+        words = _options(workspace, data)
+        filters = [memory(code)] if (code := seccomp.program(seccomp.ESCAPES)) else []
+        words += [word for fd in filters for word in ("--seccomp", str(fd))]
         # Options go by descriptor: /proc/1/cmdline inside would tell the workspace's real path.
-        with _memory_file(options) as file:
-            return spawn(
-                [program, "--args", str(file.fileno()), "--", *argv],
-                env=fixed_environment(),  # for bwrap too: inside it is /proc/1/environ
-                stdin=stream,
-                stdout=stream,
-                stderr=said,
-                pass_fds=(file.fileno(), *data.values()),
-            )
+        options = memory(b"".join(os.fsencode(word) + b"\0" for word in words))
+        return spawn(
+            [program, "--args", str(options), "--", *argv],
+            env=fixed_environment(),  # for bwrap too: inside it is /proc/1/environ
+            stdin=stream,
+            stdout=stream,
+            stderr=said,
+            pass_fds=(options, *filters, *data.values()),
+        )
 
 
 def _options(workspace: Path, data: Mapping[str, int]) -> list[str]:
@@ -146,8 +154,8 @@ def fixed_environment() -> dict[str, str]:
     }
 
 
-def _memory_file(text: str) -> IO[bytes]:
+def _memory_file(data: bytes) -> IO[bytes]:
     file = os.fdopen(os.memfd_create("branchkit"), "w+b")
-    file.write(text.encode("utf-8", "surrogateescape"))
+    file.write(data)
     file.seek(0)
     return file

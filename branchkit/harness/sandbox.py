@@ -8,8 +8,8 @@ home directory, no variable of ours, a fresh /tmp and a process table of its own
 environment; the directory's path is replaced by /workspace in every output, so that a branch's
 place on disk does not make it differ. Tools can then reach everything that you can.
 
-There is no seccomp filter: dropped capabilities, no new privileges, no nested user namespaces and
-no network are what stands between a tool and the kernel.
+Between a tool and the kernel stand dropped capabilities, no new privileges, no nested namespaces,
+no network, and a filter of system calls (`seccomp`; not on processors that it does not know).
 """
 
 from __future__ import annotations

@@ -215,6 +215,14 @@ def test_there_are_no_privileges_to_gain(shared: Sandbox) -> None:
     assert bash(shared, "id -un; id -u").split() == ["agent", "1000"]
 
 
+def test_system_calls_that_no_tool_needs_are_refused(shared: Sandbox) -> None:
+    """A filter of the kernel's stands behind the dropped capabilities."""
+    code = "import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.unshare(0x10000000), "
+    code += "c.ptrace(0, 0, 0, 0), ctypes.get_errno())"
+    assert "Seccomp:\t2" in bash(shared, "grep Seccomp: /proc/self/status")
+    assert bash(shared, f"python3 -c '{code}'").strip() == "-1 -1 1"
+
+
 def test_other_processes_are_invisible(shared: Sandbox) -> None:
     pids = [int(pid) for pid in bash(shared, "ls /proc | grep -E '^[0-9]+$'").split()]
     assert 1 in pids
