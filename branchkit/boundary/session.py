@@ -11,27 +11,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from branchkit.boundary.calls import Call, native_calls
 from branchkit.boundary.contract import Contract
+from branchkit.boundary.mode import Base as Base
+from branchkit.boundary.mode import Decision as Decision
+from branchkit.boundary.mode import Delivery as Delivery
+from branchkit.boundary.mode import Mode as Mode
+from branchkit.boundary.mode import Reply as Reply
+from branchkit.boundary.mode import allow, contracts_of, whole
 from branchkit.boundary.model import ModelRequest, seed_for_turn
 from branchkit.boundary.settlement import Waiting as Waiting
 from branchkit.disk import crash_point
 from branchkit.errors import ModelError
 from branchkit.journal.events import (
     ApprovalRequested,
-    Checkpoint,
     Compacted,
     ContextBuilt,
     Delivered,
     EndStatus,
-    EnvironmentRead,
     Event,
     InputReceived,
     Message,
     ModelFailed,
-    ModelReplied,
     Payload,
     StateTransition,
     TaskFinished,
@@ -42,7 +45,6 @@ from branchkit.journal.events import (
     reply_step,
 )
 from branchkit.journal.format import value_hash
-from branchkit.journal.redact import Redactor
 from branchkit.record.context import (
     ContextHash,
     Seen,
@@ -54,93 +56,12 @@ from branchkit.record.context import (
 from branchkit.record.record import REDUCER_VERSION, Approval, Record
 
 
-class Decision(NamedTuple):
-    """What a policy says of one call."""
-
-    decision: Literal["allow", "deny", "hold"]
-    policy: str = "allow"
-    reason: str = "no rule says otherwise"
-
-
-class Delivery(NamedTuple):
-    """What of a result the model is shown: ``text`` is None where that is the whole result."""
-
-    rule: str = "none"
-    text: str | None = None
-    omitted_lines: int = 0
-    omitted_bytes: int = 0
-
-
-class Reply(NamedTuple):
-    """A reply, with the calls in it and the message that stands for it in the next context."""
-
-    turn: int
-    message: Message
-    calls: list[Call]
-
-    @property
-    def text(self) -> str:
-        """What the model said beside its calls."""
-        return str(self.message.get("content") or "")
-
-
 class _Hashed(NamedTuple):
     """A message as it was handed in, a copy of it as it was then, and what is known of it."""
 
     given: Message
     copied: Message
     item: Seen
-
-
-class Mode(Protocol):
-    """Where answers come from and where events go."""
-
-    record: Record
-    requested_model: str
-    redact: Redactor  # every text that a harness hands in or gets goes through it (R11)
-
-    def emit(self, payload: Payload, turn: int, step_id: str) -> Event: ...
-    def commit(self) -> None: ...
-    def ask(
-        self, request: ModelRequest, request_hash: str, step_id: str
-    ) -> ModelReplied | ModelFailed: ...
-    def act(self, call: Call, intent: ToolIntent, step_id: str) -> ToolResult: ...
-    def refuse(self, call: Call, text: str, step_id: str) -> ToolResult: ...
-    def text_of(self, result: ToolResult) -> str: ...
-    def read(
-        self, source: str, arguments: list[Any], request_hash: str, step_id: str
-    ) -> EnvironmentRead: ...
-    def checkpoint(self, turn: int, step_id: str) -> Checkpoint | None: ...
-    def obstacle(self, call: Call, step_id: str) -> str: ...
-    def approval(self, call_id: str, step_id: str) -> Approval | None: ...
-    def summary(self, make: Callable[[], list[Message]], step_id: str) -> list[Message]: ...
-    def finish(self) -> None: ...
-
-
-class Base(NamedTuple):
-    """The recorded context that a branch begins with, and where its messages stand."""
-
-    context: list[Seen]
-    seq: int | None
-    in_parent: bool
-    later: Sequence[Seen] = ()  # messages of parent events that no context of it holds yet
-
-
-def allow(_call: Call) -> Decision:
-    """Let every call through."""
-    return Decision("allow")
-
-
-def whole(_text: str) -> Delivery:
-    """Show the model the whole result."""
-    return Delivery()
-
-
-def contracts_of(tools: Sequence[dict[str, Any]]) -> dict[str, Contract]:
-    """How calls are settled, by the name of the tool, where it declares anything."""
-    return {
-        tool["function"]["name"]: Contract(**tool["settle"]) for tool in tools if "settle" in tool
-    }
 
 
 class Session:
