@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test notebooks lab test-fs crash bench check format lock clean
+.PHONY: setup demo test notebooks lab test-fs crash bench bench-journal check format lock clean
 
 setup: $(STAMP)
 
@@ -55,6 +55,10 @@ crash: setup
 # Writes docs/performance.md; as root, some twenty minutes, with nothing else running.
 bench: setup
 	$(BIN)/python tests/benchmarks/overlay.py --write docs/performance.md
+
+# Writes docs/performance-journal.md, a file of 1 M events included; some twenty minutes.
+bench-journal: setup
+	$(BIN)/python tests/benchmarks/journal.py --large --write docs/performance-journal.md
 
 check: setup
 	$(BIN)/ruff format --check .
