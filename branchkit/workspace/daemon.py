@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -290,12 +291,11 @@ def main(arguments: list[str]) -> int:
     try:
         store = prepare(store)
         take_lock(options.lock_fd, store)
-        daemon, loop = start(options, store)
+        daemon = start(options, store)
     except Exception as error:  # noqa: BLE001 whoever started us gets it
         _log.exception("cannot start")
         _tell(options.ready_fd, {"error": type(error).__name__, **describe(error)})
         return 1
-    signal.signal(signal.SIGTERM, lambda number, frame: loop.post(daemon.leave))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         fuse.serve()
@@ -320,17 +320,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def start(options: argparse.Namespace, store: Path) -> tuple[Daemon, Loop]:
+def start(options: argparse.Namespace, store: Path) -> Daemon:
     """Mount and listen; nothing is answered yet."""
     if options.fuse_fd is None:
         stale.clear(store / "mnt")
     loop, kept = Loop(), Kept(options.kept_fd)
     daemon = Daemon(store, loop, options.linger_s, kept)
-    daemon.listen(socket.socket(fileno=options.listen_fd))
     holder = socket.socket(fileno=options.holder_fd)
-    daemon.obey(holder)
 
     def ready() -> None:
+        # Not before: what a client asks for may go through libfuse to the kernel, and until now
+        # libfuse had another at the end of its line.
+        daemon.listen(socket.socket(fileno=options.listen_fd))
+        daemon.obey(holder)
+        signal.signal(signal.SIGTERM, lambda number, frame: loop.post(daemon.leave))
         _tell(options.ready_fd, {"pid": os.getppid()})
         if options.fuse_fd is not None:
             _log.info("took over")
@@ -340,7 +343,8 @@ def start(options: argparse.Namespace, store: Path) -> tuple[Daemon, Loop]:
         socket.send_fds(holder, [b"hold"], [fd])
 
     def served() -> None:
-        holder.send(b"served")
+        with suppress(ConnectionError):  # the holder has gone: the loop is told of that too
+            holder.send(b"served")
 
     session = Session(kept, hold, daemon.applied, daemon.overlay.forgotten, ready, served)
     try:
@@ -353,7 +357,7 @@ def start(options: argparse.Namespace, store: Path) -> tuple[Daemon, Loop]:
         ) from error
     gc.freeze()  # records hold no cycles: looking at 50,000 of them again and again is waste
     gc.set_threshold(100_000, 50, 100)
-    return daemon, loop
+    return daemon
 
 
 def _clear(store: Path) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from branchkit.errors import WorkspaceError
@@ -64,6 +63,9 @@ class Kept:
         slots = range(_SLOTS, self._words[_END], _SLOT_WORDS)
         self._slots = {self._words[at]: at for at in slots if self._words[at]}
         self._free = [at for at in slots if not self._words[at]]
+        found = self._slots.items()
+        self._open = {node for node, at in found if self._words[at + _OPENS]}
+        self._writing = {node for node, at in found if self._words[at + _WRITERS]}
 
     @property
     def init(self) -> bytes:
@@ -137,8 +139,10 @@ class Kept:
             at = self._slot(node)
         words = self._words
         words[at + _OPENS] += 1
+        self._open.add(node)
         if handle & WRITE_HANDLE:
             words[at + _WRITERS] += 1
+            self._writing.add(node)
         words[_HANDLE], words[_KIND] = handle, _OPENED
 
     def closed(self, handle: int) -> bool:
@@ -172,32 +176,17 @@ class Kept:
         """Whether the kernel remembers ``node`` or has it open."""
         return node in self._slots
 
-    def is_open(self, node: int) -> bool:
-        """Whether a handle of ``node`` is open."""
-        at = self._slots.get(node)
-        return at is not None and self._words[at + _OPENS] > 0
-
     def open_in(self, number: int) -> bool:
         """Whether any file of branch ``number`` is open."""
-        return any(self._words[at + _OPENS] for _, at in self._of(number))
+        return any(node >> FID_BITS == number for node in self._open)
 
     def writers(self, number: int) -> list[int]:
         """The nodes of branch ``number`` that are open for writing."""
-        return [node for node, at in self._of(number) if self._words[at + _WRITERS]]
+        return [node for node in self._writing if node >> FID_BITS == number]
 
     def open_branches(self) -> set[int]:
         """The numbers of all branches with open files."""
-        found = self._slots.items()
-        return {node >> FID_BITS for node, at in found if self._words[at + _OPENS]}
-
-    def drop_branch(self, number: int) -> None:
-        """Branch ``number`` is no more; the kernel still gives back what it held."""
-        for node, at in list(self._of(number)):
-            self._words[at + _LOOKUPS] = self._words[at + _OPENS] = self._words[at + _WRITERS] = 0
-            self._give_back(node, at)
-
-    def _of(self, number: int) -> Iterator[tuple[int, int]]:
-        return ((node, at) for node, at in self._slots.items() if node >> FID_BITS == number)
+        return {node >> FID_BITS for node in self._open}
 
     def _slot(self, node: int) -> int:
         if not self._free:
@@ -221,14 +210,18 @@ class Kept:
         words = self._words
         if handle & WRITE_HANDLE and words[at + _WRITERS]:
             words[at + _WRITERS] -= 1
+            if not words[at + _WRITERS]:
+                self._writing.discard(node)
         if words[at + _OPENS]:
             words[at + _OPENS] -= 1
-        if not words[at + _OPENS]:
-            self._give_back(node, at)
+            if not words[at + _OPENS]:
+                self._open.discard(node)
+                self._give_back(node, at)
 
     def _give_back(self, node: int, at: int) -> None:
         if not (self._words[at + _LOOKUPS] or self._words[at + _OPENS]):
             self._words[at + _WRITERS] = 0
             self._words[at] = 0
+            self._writing.discard(node)
             del self._slots[node]
             self._free.append(at)

@@ -160,7 +160,6 @@ class Nodes:
         # Not when the kernel has forgotten its last inode: without need it never does. Whoever
         # still stands in a dropped branch gets ESTALE.
         self._dropped.discard(number)
-        self.kept.drop_branch(number)
         mounted = self._branches.pop(number)
         mounted.close()
         mounted.ended()
