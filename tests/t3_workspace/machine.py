@@ -8,6 +8,7 @@ machine does is the model; a snapshot is remembered as a copy of that directory.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import shutil
@@ -85,6 +86,14 @@ def copy(root: Path, draw: Draw) -> None:
         os.copy_file_range(source, to, draw.number * 1000, 0, draw.size)
 
 
+def remove_tree(root: Path, draw: Draw) -> None:
+    if draw.number % 4 == 0:
+        # rmtree itself opens what it is given, and would wait at a FIFO for a writer.
+        if not stat.S_ISDIR((root / draw.one).lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, draw.one)
+        shutil.rmtree(root / draw.one)
+
+
 def look(root: Path, draw: Draw) -> object:
     info = (root / draw.one).lstat()
     size = 0 if stat.S_ISDIR(info.st_mode) else info.st_size
@@ -106,7 +115,7 @@ OPERATIONS: dict[str, Callable[[Path, Draw], object]] = {
     "mkdir": lambda r, d: (r / d.one).mkdir(0o700 | d.number % 0o100),
     "unlink": lambda r, d: (r / d.one).unlink(),
     "rmdir": lambda r, d: (r / d.one).rmdir(),
-    "rmtree": lambda r, d: shutil.rmtree(r / d.one) if d.number % 4 == 0 else None,
+    "rmtree": remove_tree,
     "rename": lambda r, d: os.rename(r / d.one, r / d.two),
     "noreplace": lambda r, d: rename2(r / d.one, r / d.two, 1),
     "exchange": lambda r, d: rename2(r / d.one, r / d.two, 2),
