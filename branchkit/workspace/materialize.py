@@ -21,9 +21,11 @@ from branchkit.workspace import compare, hashes, listing, scan
 from branchkit.workspace.branch import Live
 from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.collect import Freed, collect
+from branchkit.workspace.compact import merge
 from branchkit.workspace.graft import graft
+from branchkit.workspace.layout import hold
 from branchkit.workspace.scan import Entry
-from branchkit.workspace.store import Store, hold
+from branchkit.workspace.store import Store
 
 
 class Copies:
@@ -122,7 +124,7 @@ class Copies:
     def gc(self, keep: Collection[str] | None) -> Freed:
         """See `Workspaces.gc`."""
         with self._store() as store:
-            return collect(store, keep)
+            return collect(store, keep).plus(merge(store, keep))
 
     def limit(self, cap_bytes: int) -> None:
         """Cap what snapshots take; the copies themselves are plain directories."""

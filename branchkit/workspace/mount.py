@@ -18,11 +18,12 @@ from branchkit.workspace import base as bases
 from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.collect import Freed
 from branchkit.workspace.compare import Change
+from branchkit.workspace.layout import prepare
 from branchkit.workspace.materialize import Copies
 from branchkit.workspace.probe import probe
 from branchkit.workspace.remote import Remote, daemon, wait_for_end
 from branchkit.workspace.space import cap_from_environment
-from branchkit.workspace.store import Store, prepare
+from branchkit.workspace.store import Store
 
 
 class Branch:
