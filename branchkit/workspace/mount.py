@@ -166,7 +166,8 @@ class Workspaces:
     def gc(self, keep: Collection[str] | None = None) -> Freed:
         """Remove what no branch and no snapshot in ``keep`` needs; None keeps all snapshots.
 
-        A snapshot needs those that it was made from. Bases are left alone.
+        A snapshot needs those that it was made from; those that only led to a kept one are merged
+        into it, and their ids are gone afterwards. Bases are left alone.
         """
         return self._door.gc(keep)
 
