@@ -81,7 +81,10 @@ def _first_to_redo(made: Sequence[Event], record: Record, *, restorable: bool) -
                 first = None
             case ToolIntent(effect="external"):
                 first = None
-            case ToolIntent(call_id=call_id, effect=effect) if first is None:
+            # A journal that proposes one call twice may have had the second set aside.
+            case ToolIntent(call_id=call_id, effect=effect) if first is None and (
+                call_id in record.calls
+            ):
                 again = restorable if effect == "workspace" else record.calls[call_id].open
                 first = record.calls[call_id].proposed if again else None
             case _:
