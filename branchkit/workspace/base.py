@@ -25,9 +25,8 @@ from typing import NamedTuple
 from branchkit import disk
 from branchkit.errors import UsageError, WorkspaceError
 from branchkit.workspace import hashes, known, stale, sums
-from branchkit.workspace.inode import Rec
 from branchkit.workspace.known import Index, Row
-from branchkit.workspace.layers import MAPPED_FIDS
+from branchkit.workspace.layers import MAPPED_FIDS, Rec
 from branchkit.workspace.places import InBase
 from branchkit.workspace.scan import Entry, content_hash, digests, portable, scan
 from branchkit.workspace.sparse import segments_of
@@ -39,6 +38,7 @@ class Head(NamedTuple):
     directory: str
     tree_hash: str
     links: list[list[str]]  # paths that are one inode
+    odd: dict[str, int] = {}  # noqa: RUF012 of heads that were written before there was an index
 
 
 class _Owner(NamedTuple):
@@ -332,7 +332,18 @@ def _head(store: Path, base_id: str) -> Head:
 
 
 def _index(store: Path, base_id: str) -> Index:
-    return Index(_index_path(store, base_id))
+    """The index of a base; made from its manifest where an older branchkit added it."""
+    path = _index_path(store, base_id)
+    if not path.exists():
+        lines = (store / "bases" / f"{base_id}.manifest").read_bytes().splitlines()
+        rows = [json.loads(line) for line in lines]
+        entries = [Entry(*fields[:-1]) for fields in rows]
+        by_path = {
+            entry.path: bytes.fromhex(fields[-1])
+            for entry, fields in zip(entries, rows, strict=True)
+        }
+        known.write(path, entries, by_path, _head(store, base_id).odd)
+    return Index(path)
 
 
 def _groups(entries: Sequence[Entry]) -> list[list[str]]:

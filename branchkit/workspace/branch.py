@@ -22,18 +22,15 @@ from branchkit.workspace.changes import (
     Host,
     Inset,
     Leaves,
-    New,
     Patch,
     Resize,
-    State,
     Up,
     Write,
     decode,
     encode,
 )
 from branchkit.workspace.content import Contents, pwrite_all
-from branchkit.workspace.inode import Rec
-from branchkit.workspace.layers import INLINE_BYTES, Frozen, Tree
+from branchkit.workspace.layers import INLINE_BYTES, Frozen, Rec, Tree
 from branchkit.workspace.merkle import Merkle, recall
 from branchkit.workspace.places import SEGMENT_BYTES, Hosted, Pieces
 from branchkit.workspace.space import FRAME_BYTES, Space, file_bytes, taken_bytes
@@ -273,8 +270,8 @@ class Live:
         path = self.contents.host_path(self._place(fid))
         has_host = self._has_host(fid)
         self.tree.drop(fid)
-        self._unsynced.discard(fid)  # it may have become small again since it was written
         if has_host:
+            self._unsynced.discard(fid)
             if self._care.space.cap_bytes is not None:
                 self._care.space.add(-taken_bytes(path))
             path.unlink()
@@ -298,8 +295,7 @@ class Live:
 
         One fdatasync for the row and the changes: where the catalogue lost the row, the log has it.
         """
-        kept = self.merkle.frame()
-        self.log.append(kept.value, kept.blob)
+        self.log.append(*self.merkle.frame()[:2])
         for fid, rec in self.tree.top.items():
             if rec.sums is not None and rec.sums.fresh:  # or a restart would read the file again
                 numbers = sorted(rec.sums.fresh)
@@ -353,22 +349,6 @@ def replay(tree: Tree, path: Path) -> int:
         if isinstance(frame.value, dict):
             recall(tree, frame)
         else:
-            changes = decode(frame.value)
-            if not _is_left_out(tree, changes[0]):
-                tree.apply(changes, frame.blob, frame.end_bytes - len(frame.blob))
+            tree.apply(decode(frame.value), frame.blob, frame.end_bytes - len(frame.blob))
         good_bytes = frame.end_bytes
     return good_bytes
-
-
-def _is_left_out(tree: Tree, change: Change) -> bool:
-    """Whether a frame that begins with ``change`` is about a file that a merge left out.
-
-    It had lost its last name in a merged layer, was still open and written, and is so no more.
-    """
-    if isinstance(change, Up | New | State):
-        return False
-    try:
-        tree.get(change.fid)
-    except KeyError:
-        return True
-    return False

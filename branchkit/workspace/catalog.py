@@ -7,16 +7,14 @@ the end of the catalogue takes no snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from branchkit import disk
 from branchkit.errors import WorkspaceError
 from branchkit.workspace import log
 
 MOST_KEPT = 1000  # requests and dropped branches: a client asks again within seconds
-SPARE_ROWS = 1000  # that say what is no more: fewer are not worth a new file
 ROW_BYTES = 4096  # more than any row of a snapshot takes: names have at most 200 bytes
 
 
@@ -72,9 +70,7 @@ class Catalog:
         ] = {}  # clients' requests by their ids -> the snapshot made, or ""
         self.dropped: dict[int, Named] = {}  # branches by number: somebody may have files open
         self._forgotten: set[str] = set()
-        self._rows = 0
         self._path = store / "catalog.log"
-        self._reserve = reserve
         self._log: log.Log | None = None
         good_bytes = 0
         for frame in log.read(self._path):
@@ -97,44 +93,6 @@ class Catalog:
             self._log.sync()
         self._note(row)
 
-    def reserve(self) -> str:
-        """The number of a layer that is no branch's yet; a crash gives it to somebody else."""
-        self.layer += 1
-        return str(self.layer)
-
-    def tidy(self, *, always: bool = False) -> None:
-        """Write the log anew when most of its rows say what is no more: old or new after a crash.
-
-        Call it when the removal of all that was forgotten is on stable storage.
-        """
-        rows = self._live_rows()
-        if self._log is None or not (always or self._rows > 2 * len(rows) + SPARE_ROWS):
-            return
-        temporary = disk.temporary_beside(self._path)
-        fresh = log.Log(temporary, reserve=self._reserve)
-        try:
-            for row in rows:
-                fresh.append(row)
-            fresh.sync()
-            disk.crash_point("workspace.catalog.written")
-            disk.rename(temporary, self._path)
-        except BaseException:
-            fresh.close()
-            temporary.unlink(missing_ok=True)
-            raise
-        disk.crash_point("workspace.catalog.renamed")
-        disk.fsync_dir(self._path.parent)
-        self._log.close()
-        self._log, self._rows = fresh, len(rows)
-        self._forgotten.clear()
-
-    def _live_rows(self) -> list[Mapping[str, Any]]:
-        rows: list[Mapping[str, Any]] = [{"kind": "base", "id": each} for each in self.bases]
-        rows += [snapshot_row(held) for held in self.snapshots.values()]
-        rows += [{"kind": "branch", "branch": named} for named in self.named.values()]
-        counts = {"kind": "counts", "layer": self.layer, "number": self.number}
-        return [*rows, {**counts, "requests": self.requests, "dropped": [*self.dropped.values()]}]
-
     def close(self) -> None:
         """Bring every row to stable storage and close the log."""
         if self._log is not None:
@@ -149,7 +107,7 @@ class Catalog:
 
     def _lost_rows(self, layers: Path) -> Iterator[Mapping[str, Any]]:
         """Rows of snapshots that the logs of their layers have and the catalogue does not."""
-        frozen, known = {held.layer for held in self.snapshots.values()}, set(self.snapshots)
+        frozen = {held.layer for held in self.snapshots.values()}
         numbers = (int(e.stem) for e in layers.glob("*.log") if e.stem.isdecimal())
         for number in sorted(numbers):  # parents first
             if str(number) in frozen:
@@ -158,12 +116,10 @@ class Catalog:
             # A kill may have come between the digests and the row that a freeze writes behind them.
             if not isinstance(row, dict) or row["kind"] != "snapshot":
                 continue
-            # One that is known has been merged, and this is what is left of its layer.
-            if row["snapshot"][0] not in self._forgotten | known:
+            if row["snapshot"][0] not in self._forgotten:
                 yield row
 
     def _note(self, row: Mapping[str, Any]) -> None:
-        self._rows += 1
         if request := row.get("request"):
             self.requests[request] = row["snapshot"][0] if row["kind"] == "snapshot" else ""
             _keep_newest(self.requests)
@@ -179,24 +135,14 @@ class Catalog:
             case "snapshot":
                 self._note_snapshot(row)
             case "forget":
-                self._forget(row["ids"])
-            case "merge":
-                self._forget(row["ids"])
-                self._note_snapshot(row)  # under its id: what stands on it does not notice
-            case "counts":
-                self.layer, self.number = row["layer"], row["number"]
-                self.requests = dict(row["requests"])
-                self.dropped = {each[1]: Named(*each) for each in row["dropped"]}
+                self._forgotten.update(row["ids"])
+                for each in row["ids"]:
+                    del self.snapshots[each]
             case other:
                 raise WorkspaceError(
                     f"{self._path} holds a row of unknown kind {other!r}",
                     hint="open it with the newer branchkit that wrote it",
                 )
-
-    def _forget(self, snapshots: Iterable[str]) -> None:
-        self._forgotten.update(snapshots)
-        for each in snapshots:
-            del self.snapshots[each]
 
     def _note_branch(self, named: Named) -> None:
         self.named[named.name] = named
@@ -206,8 +152,6 @@ class Catalog:
     def _note_snapshot(self, row: Mapping[str, Any]) -> None:
         snapshot = Snapshot(*row["snapshot"])
         self.snapshots[snapshot.id] = Held(snapshot, row["layer"], row["log_bytes"])
-        if row["layer"].isdecimal():
-            self.layer = max(self.layer, int(row["layer"]))
         if "named" in row:
             self._note_branch(Named(*row["named"]))
         elif name := row.get("branch"):  # as it was written before rows held the whole branch

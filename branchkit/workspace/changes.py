@@ -126,50 +126,10 @@ class Xattr(NamedTuple):
     now_ns: int
 
 
-class State(NamedTuple):
-    """An inode as a whole: what a merged layer is made of. Nothing that led there is repeated."""
-
-    fid: int
-    mode: int
-    uid: int
-    gid: int
-    nlink: int
-    rdev: int
-    size: int
-    times_ns: list[int]  # accessed, modified, changed
-    parents: list[int]
-    name: str
-    target: str
-    names: dict[str, int] | None  # of a directory
-    xattrs: dict[str, str]  # values in hex
-    data: str | None  # INLINE: the next ``size`` bytes of the blob; where PIECES lie: see there
-    pieces: list[tuple[int, int, str]]  # (start, stop, HOST or BELOW); zeros in between
-
-
-INLINE = "inline"
-HOST = "host"  # in this layer's host file
-BELOW = "below"  # where it is in the layers under this one, or in the base
-PIECES = "pieces"
-Change = (
-    Up
-    | New
-    | Put
-    | Cut
-    | Meta
-    | Fill
-    | Write
-    | Resize
-    | Host
-    | Patch
-    | Inset
-    | Leaves
-    | Xattr
-    | State
-)
+Change = Up | New | Put | Cut | Meta | Fill | Write | Resize | Host | Patch | Inset | Leaves | Xattr
 _KINDS: dict[str, type[Change]] = {
     "u": Up, "n": New, "p": Put, "c": Cut, "m": Meta, "f": Fill,
     "w": Write, "r": Resize, "h": Host, "o": Patch, "i": Inset, "l": Leaves, "x": Xattr,
-    "s": State,
 }  # fmt: skip
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 

@@ -17,10 +17,6 @@ class Freed(NamedTuple):
     bytes: int
     layers: int
 
-    def plus(self, more: Freed) -> Freed:
-        """Both together."""
-        return Freed(self.bytes + more.bytes, self.layers + more.layers)
-
 
 def needed(catalog: Catalog, keep: Collection[str] | None, branches: Iterable[Named]) -> set[str]:
     """The snapshots that ``keep`` or ``branches`` need, with all that these stand on.
@@ -56,9 +52,8 @@ def collect(store: Store, keep: Collection[str] | None) -> Freed:
         catalog.record({"kind": "forget", "ids": sorted(lost)}, durable=True, frees=True)
         store.forget(lost)
     layers = (layers | store.strays()) - catalog.layers() - {each.layer for each in branches}
-    total = store.free_former()
+    total = 0
     for layer in layers:
-        total += taken_bytes(store.layers / layer, store.layers / f"{layer}.log")
+        total += taken_bytes(store.layers / layer) + taken_bytes(store.layers / f"{layer}.log")
         store.discard(layer)
-    store.tidy()
     return Freed(total, len(layers))

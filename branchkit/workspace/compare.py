@@ -86,13 +86,13 @@ def _untouched(old: Tree, new: Tree, fid: int, leads: set[int] | None) -> bool:
 
 def _leads(old: Tree, new: Tree) -> set[int] | None:
     """What changed and every directory above it, in either state; None = cannot be told."""
-    changed = [*old.top, *new.top]
-    at = new.line
-    while at is not old.line:
-        if at is None:
-            return None  # not of one line
-        changed += at.layer
-        at = at.before
+    fresh = len(new.layers) - len(old.layers)
+    kept = new.layers[max(fresh, 0) :]
+    if len(kept) != len(old.layers) or any(
+        a is not b for a, b in zip(kept, old.layers, strict=True)
+    ):
+        return None  # the layers were merged in between
+    changed = [fid for layer in (new.top, *new.layers[:fresh]) for fid in layer]
     return _climb(old, changed) | _climb(new, changed)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from branchkit import disk
 from branchkit.workspace import sums
 from branchkit.workspace.base import Base
-from branchkit.workspace.inode import Rec
+from branchkit.workspace.layers import Rec
 from branchkit.workspace.places import SEGMENT_BYTES, Hosted, InBase, Logged, Piece, Pieces, Place
 from branchkit.workspace.scan import CHUNK_BYTES
 from branchkit.workspace.sparse import data_regions, is_hole

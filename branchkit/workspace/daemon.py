@@ -33,13 +33,11 @@ from branchkit.workspace.catalog import Named
 from branchkit.workspace.changes import decode
 from branchkit.workspace.client import Client, Reply, Request, describe
 from branchkit.workspace.collect import collect
-from branchkit.workspace.compact import merge_aside
 from branchkit.workspace.handover import Session
 from branchkit.workspace.inflight import Applied
 from branchkit.workspace.kept import Kept
-from branchkit.workspace.layout import prepare
 from branchkit.workspace.loop import Loop
-from branchkit.workspace.store import Store
+from branchkit.workspace.store import Store, prepare
 
 CREATE = ("name", "base", "snapshot", "request")
 
@@ -205,23 +203,13 @@ class Daemon:
                 self._kept.cap_bytes = request["bytes"]
                 client.reply({})
             case "gc":
-                self._collect(client, request["keep"])
+                client.reply({"freed": collect(self.store, request["keep"])})
             case "drop":
                 self._drop(client, request)
             case "freeze" | "hash" | "diff":
                 self._settled(client, request["name"], self._ask(request))
             case other:
                 raise UsageError(f"unknown request {other!r}", hint="client and daemon differ")
-
-    def _collect(self, client: Client, keep: list[str] | None) -> None:
-        """Give space back, and merge layers on a thread while branches are served."""
-        freed = collect(self.store, keep)
-        merge_aside(
-            self.store,
-            keep,
-            self._loop.post,
-            lambda more: client.reply({"freed": freed.plus(more)}),
-        )
 
     def _refill(self) -> None:
         """Have logs for the next layers made on the worker thread, when few are left."""

@@ -176,10 +176,6 @@ class Kept:
         """Whether the kernel remembers ``node`` or has it open."""
         return node in self._slots
 
-    def fids(self) -> frozenset[int]:
-        """The inodes that the kernel remembers or has open, in whatever branch."""
-        return frozenset(node & ((1 << FID_BITS) - 1) for node in self._slots)
-
     def open_in(self, number: int) -> bool:
         """Whether any file of branch ``number`` is open."""
         return any(node >> FID_BITS == number for node in self._open)

@@ -1,15 +1,15 @@
 """One branch as copy-on-write layers over a base directory. Pure: no I/O, no clock, no randomness.
 
 A layer is a dict ``fid -> Rec`` of what changed. A branch is a tuple of frozen layers (newest
-first), one mutable ``top`` and a ``view`` of what was resolved. Freeze pushes the top; fork shares
-the tuple. A whiteout is a name missing from a copied ``entries`` dict.
+first), one mutable ``top`` and a ``view`` that remembers how each file was resolved. Freeze pushes
+the top; fork shares the tuple. A whiteout is a name missing from a copied ``entries`` dict.
 
 Every mutation is a list of `changes`: ``edit`` plans them, the store logs them, ``Tree.apply``
 carries them out; a restart applies the same changes from the log. So what is in memory is what a
 replay gives, and a change that could not be logged (ENOSPC) has not happened.
 
-fid: below 2**38 the base's own inode number, up to 2**39 a base file whose number is too big or not
-unique, from 2**39 on files made in a branch.
+fid: below 2**38 the base's own inode number, up to 2**39 a base file whose inode number is too big
+or not unique, from 2**39 on files made in a branch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Protocol
 
 from branchkit.workspace import changes as kinds
 from branchkit.workspace.changes import Change
-from branchkit.workspace.inode import Rec
 from branchkit.workspace.places import Hosted, InBase, Logged, Pieces, Place
 from branchkit.workspace.sums import Sums, leaves_bytes
 
@@ -29,6 +28,57 @@ INLINE_BYTES = 64 * 1024
 MAPPED_FIDS = 1 << 38
 NEW_FIDS = 1 << 39
 FID_BITS = 40
+DEEPEST = 64  # layers; from here on they are merged into one dict, so a miss stays cheap
+
+
+type_of = stat.S_IFMT
+
+
+class Rec:
+    """One inode. A record whose ``epoch`` is not its tree's is shared and must not be written."""
+
+    __slots__ = (
+        "atime_ns", "ctime_ns", "data", "entries", "epoch", "gid", "leaf", "mode", "mtime_ns",
+        "name", "nlink", "parents", "rdev", "sha", "shared", "size", "sums", "target", "uid",
+        "xattrs",
+    )  # fmt: skip
+
+    def __init__(self, mode: int, uid: int, gid: int, now_ns: int, *, rdev: int = 0) -> None:
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.nlink = 2 if stat.S_ISDIR(mode) else 0
+        self.rdev = rdev
+        self.size = 0
+        self.atime_ns = self.mtime_ns = self.ctime_ns = now_ns
+        self.parents: tuple[int, ...] = ()  # one per name; a directory has one, the root none
+        self.entries: dict[bytes, int] | None = {} if stat.S_ISDIR(mode) else None
+        regular = stat.S_ISREG(mode)
+        self.data: bytearray | Hosted | InBase | Pieces | None = bytearray() if regular else None
+        self.name = b""  # one of its names: where to look first
+        self.target = b""
+        self.xattrs: dict[bytes, bytes] | None = {}  # None: not yet read from the base
+        self.epoch: object = None
+        self.shared = False  # entries or data belong to an older record: copy before writing
+        self.sha: bytes | None = None
+        self.sums: Sums | None = None  # of a big file, once its content was hashed
+        self.leaf: bytes | None = None
+
+    def copy(self, epoch: object) -> Rec:
+        """A record of ``epoch`` with the same values; its contents stay shared until written."""
+        new = Rec.__new__(Rec)
+        for name in Rec.__slots__:
+            setattr(new, name, getattr(self, name))
+        new.epoch = epoch
+        new.shared = True
+        if self.sums is not None:
+            new.sums = self.sums.copy()
+        return new
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether this is a directory."""
+        return stat.S_ISDIR(self.mode)
 
 
 class Lower(Protocol):
@@ -43,17 +93,9 @@ class Lower(Protocol):
     def learn(self, fid: int, path: str) -> None: ...
 
 
-class Line(NamedTuple):
-    """A frozen layer as it was written, and those before it."""
-
-    layer: dict[int, Rec]
-    before: Line | None
-
-
 class Frozen(NamedTuple):
     """What a snapshot needs to be forked: O(1) to share."""
 
-    line: Line | None
     layers: tuple[dict[int, Rec], ...]
     digests: dict[int, bytes]
     next_fid: int
@@ -66,8 +108,6 @@ class Tree:
         self.lower = lower
         self.root = lower.root
         self.layer = layer
-        self.line: Line | None = frozen.line if frozen else None
-        # The same layers to look into, newest first, small ones merged: see `merged`.
         self.layers: tuple[dict[int, Rec], ...] = frozen.layers if frozen else ()
         # Merkle hashes of directories that differ from the base, and what moved in a directory
         # since its hash was computed: names that were put or cut, inodes that changed.
@@ -84,7 +124,7 @@ class Tree:
             kinds.Cut: self._cut, kinds.Meta: self._meta, kinds.Fill: self._fill,
             kinds.Write: self._write, kinds.Resize: self._resize, kinds.Host: self._host,
             kinds.Patch: self._patch, kinds.Inset: self._inset, kinds.Leaves: self._leaves,
-            kinds.Xattr: self._xattr, kinds.State: self._state,
+            kinds.Xattr: self._xattr,
         }  # fmt: skip
 
     def get(self, fid: int) -> Rec:
@@ -126,16 +166,17 @@ class Tree:
         self._blob = b""
 
     def push(self, next_layer: str) -> dict[int, Rec]:
-        """Freeze: the top becomes the newest layer and is returned."""
+        """Freeze: the top becomes the newest layer and is returned. O(1)."""
         done = self.top
-        self.line = Line(done, self.line)
-        self.layers = merged((done, *self.layers))
+        self.layers = (done, *self.layers)
+        if len(self.layers) > DEEPEST:
+            self.layers = (merge(self.layers),)
         self.top, self.epoch, self.layer = {}, object(), next_layer
         return done
 
     def frozen(self) -> Frozen:
         """This state for a snapshot; the top must have been pushed."""
-        return Frozen(self.line, self.layers, dict(self.digests), self.next_fid)
+        return Frozen(self.layers, dict(self.digests), self.next_fid)
 
     def drop(self, fid: int) -> None:
         """Forget an inode that nobody can reach. Not logged: a replay ends with `sweep`."""
@@ -240,7 +281,7 @@ class Tree:
     def _meta(self, change: kinds.Meta) -> None:
         rec = self._own(change.fid)
         if change.mode is not None:
-            rec.mode = stat.S_IFMT(rec.mode) | change.mode
+            rec.mode = type_of(rec.mode) | change.mode
         rec.uid = rec.uid if change.uid is None else change.uid
         rec.gid = rec.gid if change.gid is None else change.gid
         rec.atime_ns = rec.atime_ns if change.atime_ns is None else change.atime_ns
@@ -323,11 +364,15 @@ class Tree:
 
     def _pieces(self, rec: Rec) -> Pieces:
         """The map of ``rec``, its own to change."""
-        pieces = self._map(rec)
-        if pieces is rec.data and rec.shared:
-            pieces = pieces.copy()
-        rec.data, rec.shared = pieces, False
-        return pieces
+        data = rec.data
+        if isinstance(data, Hosted | InBase):
+            data = Pieces(data, rec.size)
+        elif isinstance(data, Pieces):
+            data = data.copy() if rec.shared else data
+        else:
+            raise TypeError(f"a change of a part for a file whose content is {data!r}")
+        rec.data, rec.shared = data, False
+        return data
 
     def _xattr(self, change: kinds.Xattr) -> None:
         rec = self._own(change.fid)
@@ -340,53 +385,10 @@ class Tree:
         rec.xattrs, rec.ctime_ns = xattrs, change.now_ns
         self._touched(change.fid, rec)
 
-    def _state(self, change: kinds.State) -> None:
-        rec = Rec(change.mode, change.uid, change.gid, 0, rdev=change.rdev)
-        rec.nlink, rec.size = change.nlink, change.size
-        rec.atime_ns, rec.mtime_ns, rec.ctime_ns = change.times_ns
-        rec.parents, rec.name = tuple(change.parents), os.fsencode(change.name)
-        rec.target = os.fsencode(change.target)
-        if change.names is not None:
-            rec.entries = {os.fsencode(name): fid for name, fid in change.names.items()}
-        rec.xattrs = {os.fsencode(n): bytes.fromhex(value) for n, value in change.xattrs.items()}
-        if change.data == kinds.INLINE:
-            rec.data = bytearray(self._take(change.size))
-        elif change.data == kinds.HOST:
-            rec.data = Hosted(self.layer, change.fid)
-        elif change.data == kinds.BELOW:
-            rec.data, rec.shared = self.get(change.fid).data, True
-        elif change.data == kinds.PIECES:
-            rec.data = self._assembled(change)
-        rec.epoch = self.epoch
-        self.top[change.fid] = self.view[change.fid] = rec
-        self.next_fid = max(self.next_fid, change.fid + 1)
 
-    def _assembled(self, change: kinds.State) -> Pieces:
-        """The map of a file that lies partly in this layer and partly where it was."""
-        made = Pieces(Hosted(self.layer, change.fid), 0)
-        for start, stop, where in change.pieces:
-            if where == kinds.HOST:
-                made.claim(start, stop, Hosted(self.layer, change.fid))
-                continue
-            for piece in self._map(self.get(change.fid)).within(start, stop):
-                made.claim(*piece)
-        return made
-
-    @staticmethod
-    def _map(rec: Rec) -> Pieces:
-        """Where the bytes of ``rec`` lie; not to be written."""
-        if isinstance(rec.data, Hosted | InBase):
-            return Pieces(rec.data, rec.size)
-        if isinstance(rec.data, Pieces):
-            return rec.data
-        raise TypeError(f"a change of a part for a file whose content is {rec.data!r}")
-
-
-def merged(layers: tuple[dict[int, Rec], ...]) -> tuple[dict[int, Rec], ...]:
-    """``layers`` (newest first), each at least twice as big as what lies over it.
-
-    A file is looked for in log2(all changes) dicts, and a change is copied that often at most.
-    """
-    while len(layers) > 1 and len(layers[1]) < 2 * len(layers[0]):
-        layers = ({**layers[1], **layers[0]}, *layers[2:])
-    return layers
+def merge(layers: Sequence[dict[int, Rec]]) -> dict[int, Rec]:
+    """One layer that looks like ``layers`` (newest first). O(sum of their sizes)."""
+    merged: dict[int, Rec] = {}
+    for layer in reversed(layers):
+        merged.update(layer)
+    return merged

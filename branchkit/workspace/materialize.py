@@ -21,11 +21,9 @@ from branchkit.workspace import compare, hashes, listing, scan
 from branchkit.workspace.branch import Live
 from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.collect import Freed, collect
-from branchkit.workspace.compact import merge
 from branchkit.workspace.graft import graft
-from branchkit.workspace.layout import hold
 from branchkit.workspace.scan import Entry
-from branchkit.workspace.store import Store
+from branchkit.workspace.store import Store, hold
 
 
 class Copies:
@@ -124,7 +122,7 @@ class Copies:
     def gc(self, keep: Collection[str] | None) -> Freed:
         """See `Workspaces.gc`."""
         with self._store() as store:
-            return collect(store, keep).plus(merge(store, keep))
+            return collect(store, keep)
 
     def limit(self, cap_bytes: int) -> None:
         """Cap what snapshots take; the copies themselves are plain directories."""

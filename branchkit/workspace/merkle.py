@@ -9,13 +9,12 @@ each directory above them, however many files, layers and branches there are.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from branchkit.workspace import hashes, log
 from branchkit.workspace.base import Base
 from branchkit.workspace.content import Contents
 from branchkit.workspace.hashes import Rows
-from branchkit.workspace.inode import Rec
 from branchkit.workspace.layers import Tree
 from branchkit.workspace.places import InBase
 
@@ -124,29 +123,20 @@ class Merkle:
         return rec.leaf
 
     def frame(self) -> log.Frame:
-        """What the top layer's log keeps of the digests: see `frame`."""
-        fresh, self._fresh = self._fresh, {}
-        return frame(fresh, self._tree.top, self._tree.next_fid)
-
-
-def frame(folders: Mapping[int, bytes], records: Mapping[int, Rec], next_fid: int) -> log.Frame:
-    """The digests of ``folders`` and the content hashes of ``records``, at the end of a layer.
-
-    Whoever loads the layer hashes nothing again.
-    """
-    files = {
-        fid: rec.sha
-        for fid, rec in records.items()
-        if rec.sha is not None and not isinstance(rec.data, InBase)
-    }
-    pairs = [*folders.items(), *files.items()]
-    blob = b"".join(fid.to_bytes(_FID_BYTES, "little") + digest for fid, digest in pairs)
-    value = {"kind": "hashes", "folders": len(folders), "next_fid": next_fid}
-    return log.Frame(value, blob, 0)
+        """What the top layer's log keeps of the digests: whoever loads it hashes nothing again."""
+        folders, self._fresh = self._fresh, {}
+        files = {
+            fid: rec.sha
+            for fid, rec in self._tree.top.items()
+            if rec.sha is not None and not isinstance(rec.data, InBase)
+        }
+        pairs = [*folders.items(), *files.items()]
+        blob = b"".join(fid.to_bytes(_FID_BYTES, "little") + digest for fid, digest in pairs)
+        return log.Frame({"kind": "hashes", "folders": len(folders)}, blob, 0)
 
 
 def recall(tree: Tree, frame: log.Frame) -> None:
-    """Take back what `frame` kept; ``tree`` is as it was then."""
+    """Take back what `Merkle.frame` kept; ``tree`` is as it was then."""
     value = frame.value
     if not isinstance(value, dict) or value["kind"] != "hashes":
         return  # the row of a snapshot: see `Live.seal`
@@ -156,7 +146,6 @@ def recall(tree: Tree, frame: log.Frame) -> None:
         elif fid in tree.top:
             tree.top[fid].sha = digest
     tree.moved.clear()
-    tree.next_fid = max(tree.next_fid, value["next_fid"])
 
 
 def _pairs(blob: bytes) -> Iterator[tuple[int, bytes]]:

@@ -18,12 +18,11 @@ from branchkit.workspace import base as bases
 from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.collect import Freed
 from branchkit.workspace.compare import Change
-from branchkit.workspace.layout import prepare
 from branchkit.workspace.materialize import Copies
 from branchkit.workspace.probe import probe
 from branchkit.workspace.remote import Remote, daemon, wait_for_end
 from branchkit.workspace.space import cap_from_environment
-from branchkit.workspace.store import Store
+from branchkit.workspace.store import Store, prepare
 
 
 class Branch:
@@ -166,8 +165,7 @@ class Workspaces:
     def gc(self, keep: Collection[str] | None = None) -> Freed:
         """Remove what no branch and no snapshot in ``keep`` needs; None keeps all snapshots.
 
-        A snapshot needs those that it was made from; those that only led to a kept one are merged
-        into it, and their ids are gone afterwards. Bases are left alone.
+        A snapshot needs those that it was made from. Bases are left alone.
         """
         return self._door.gc(keep)
 

@@ -24,7 +24,7 @@ from branchkit.workspace.branch import Live
 from branchkit.workspace.catalog import Held, Snapshot
 from branchkit.workspace.content import Contents
 from branchkit.workspace.graft import find, graft
-from branchkit.workspace.inode import Rec
+from branchkit.workspace.layers import Rec
 from branchkit.workspace.mount import Workspaces
 from branchkit.workspace.scan import Entry, from_portable, portable
 from branchkit.workspace.store import Store

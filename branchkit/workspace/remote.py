@@ -23,7 +23,7 @@ from branchkit.workspace import stale
 from branchkit.workspace.catalog import Snapshot
 from branchkit.workspace.collect import Freed
 from branchkit.workspace.compare import Change
-from branchkit.workspace.layout import hold
+from branchkit.workspace.store import hold
 
 REPLY_BYTES = 1 << 16
 START_TIMEOUT_S = 60.0  # a cold start imports trio and replays logs; the disk may be slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from branchkit.errors import DiskFull, UsageError
@@ -56,20 +55,11 @@ def file_bytes(fd: int) -> int:
     return os.fstat(fd).st_blocks * _BLOCK_BYTES
 
 
-def taken_bytes(*paths: Path) -> int:
-    """What files, and everything in directories, take of the disk; two names of one file: once."""
-    seen: set[tuple[int, int]] = set()
-    return sum(_taken(path, seen) for path in paths)
-
-
-def _taken(path: Path, seen: set[tuple[int, int]]) -> int:
+def taken_bytes(path: Path) -> int:
+    """What a file, or everything in a directory, takes of the disk; nothing if it has gone."""
     try:
-        info = path.lstat()
-        if stat.S_ISDIR(info.st_mode):
-            return sum(_taken(below, seen) for below in path.iterdir())
+        total = 0 if path.is_dir() else path.lstat().st_blocks * _BLOCK_BYTES
+        below = list(path.iterdir()) if path.is_dir() else []
     except FileNotFoundError:
         return 0
-    if (info.st_dev, info.st_ino) in seen:
-        return 0
-    seen.add((info.st_dev, info.st_ino))
-    return info.st_blocks * _BLOCK_BYTES
+    return total + sum(map(taken_bytes, below))

@@ -2,21 +2,23 @@
 
     version          "branchkit-workspace 2"
     catalog.log      see `catalog`
-    bases/           <id>.json, <id>.index, <id>/ (an imported base), sums/ (see `sums`)
-    readers.lock     held by processes that read snapshots
+    bases/           <id>.json, <id>.manifest, <id>/ (an imported base), sums/ (see `sums`)
     reserve          space for removals on a full disk
     layers/          <layer>.log, <layer>/<fid> (contents over 64 KiB)
     mnt/ · copies/   where branches are seen: FUSE mount, or plain copies
 
-One process writes a store: the daemon, or who holds ``store.lock``. Any may read snapshots.
+One process writes a store (the daemon, or the holder of ``store.lock`` when there is no FUSE). Any
+process may read snapshots: they never change.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,64 @@ from branchkit.workspace.layers import FID_BITS, Frozen, Tree
 from branchkit.workspace.merkle import Merkle
 from branchkit.workspace.space import Space, taken_bytes
 from branchkit.workspace.spares import Spares
-from branchkit.workspace.superseded import Merged, Superseded
 
+VERSION = "branchkit-workspace 2\n"
 NAME_BYTES = 200
+_DIRECTORIES = ("bases", "layers", "mnt", "copies")
+
+
+def prepare(path: Path) -> Path:
+    """Make ``path`` a store, or check that it is one of this version; returns it resolved."""
+    path.mkdir(parents=True, exist_ok=True)
+    path = path.resolve()
+    version = path / "version"
+    if not version.exists():
+        _refuse_foreign(path)
+        _make_store(path, version)
+    found = version.read_text()
+    if found != VERSION:
+        raise WorkspaceError(
+            f"{path} is a store of version {found.strip()!r}, this is {VERSION.strip()!r}",
+            hint="open it with the branchkit that made it, or start a new store",
+        )
+    return path
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise UsageError when ``path`` has folders of our names that are somebody else's.
+
+    Other parts of branchkit keep blobs and the like in the same directory: those may be there.
+    """
+    for name in _DIRECTORIES:
+        if (path / name).exists() and not ((path / name).is_dir() and _is_empty(path / name)):
+            raise UsageError(
+                f"{path} is no workspace store, and its {name!r} would be in the way of one",
+                hint="name an empty or a new directory as store",
+            )
+
+
+def _is_empty(directory: Path) -> bool:
+    return next(directory.iterdir(), None) is None
+
+
+def _make_store(path: Path, version: Path) -> None:
+    """Under ``open.lock``: several processes may find that there is no store yet."""
+    with hold(path / "open.lock"):
+        if not version.exists():
+            for name in _DIRECTORIES:
+                (path / name).mkdir(exist_ok=True)
+            disk.write_durably(version, VERSION.encode())  # last: it says that the rest is there
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Have the exclusive lock ``path``; waits for it, gives it back when the block ends."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 class Store:
@@ -50,8 +107,6 @@ class Store:
         self._frozen: dict[str, Frozen] = {}
         self._live: dict[str, Live] = {}
         self._kept = kept
-        self._superseded = Superseded(path)
-        self._readers = -1
         self._reserve = log.Reserve(path / "reserve")
         if writable:
             self._reserve.fill()
@@ -61,8 +116,6 @@ class Store:
         self._dropped = {number: dropped[number] for number in still_open & dropped.keys()}
         if writable:
             self._sweep()
-        else:
-            self._readers = self._superseded.read()
 
     @property
     def snapshots(self) -> Mapping[str, Held]:
@@ -76,17 +129,13 @@ class Store:
 
     def _sweep(self) -> None:
         """Remove layers that were dropped while in use, and those that were made ahead."""
-        with self._superseded.no_readers() as alone:
-            for layer in self.strays(ahead=True) if alone else ():
-                self.discard(layer)
-        for cut_short in self.path.glob(".catalog.log.*.tmp"):
-            cut_short.unlink()
+        for layer in self.strays(ahead=True):
+            self.discard(layer)
 
     def strays(self, *, ahead: bool = False) -> set[str]:
         """Layers that no snapshot and no branch has; with those made ``ahead`` or without."""
         found = {e.stem for e in self.layers.iterdir() if e.stem.isdecimal()}
-        unused = found - self.catalog.layers() - self._superseded.names()
-        unused -= {row.layer for row in self._dropped.values()}
+        unused = found - self.catalog.layers() - {row.layer for row in self._dropped.values()}
         return unused if ahead else {each for each in unused if int(each) <= self.catalog.layer}
 
     def still_open(self) -> list[Named]:
@@ -104,9 +153,6 @@ class Store:
             live.close()
         self._live.clear()
         self.catalog.close()
-        if self._readers >= 0:
-            os.close(self._readers)
-            self._readers = -1
 
     def register_base(self, base_id: str) -> None:
         """Take note of a base whose files are in ``bases/``."""
@@ -218,68 +264,11 @@ class Store:
     def discard(self, layer: str) -> None:
         """Remove a layer that nobody needs."""
         log_path, folder = self.layers / f"{layer}.log", self.layers / layer
-        paths = [log_path, folder, *self._superseded.pop(layer)]
         if self.space.cap_bytes is not None:
-            self.space.add(-taken_bytes(*paths))
+            self.space.add(-taken_bytes(log_path) - taken_bytes(folder))
         self.spares.forget(layer)
-        for path in paths:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
-    def in_use(self) -> frozenset[int]:
-        """The inodes that somebody may have open, with or without a name."""
-        return self._kept.fids() if self._kept is not None else frozenset()
-
-    def reserve(self) -> str:
-        """The name of a layer that is about to be written."""
-        layer = self.catalog.reserve()
-        self._superseded.writing.add(layer)
-        return layer
-
-    def abandon(self, layer: str) -> None:
-        """Remove a layer that was reserved and is not wanted."""
-        self._superseded.writing.discard(layer)
-        self.discard(layer)
-
-    def replace(self, merged: Merged) -> int:
-        """Have a merged layer in the place of those that it was made from; returns freed bytes.
-
-        One row, durable before anything is removed: a crash leaves the old layers or the new one.
-        """
-        run = merged.run
-        snapshot = run.kept.snapshot._replace(
-            parent=run.others[-1].snapshot.parent,
-            files=merged.tally.files,
-            changed_bytes=merged.tally.changed_bytes,
-        )
-        held = Held(snapshot, merged.layer, merged.log_bytes)
-        gone = [each.snapshot.id for each in run.others]
-        row = {**snapshot_row(held), "kind": "merge", "ids": gone}
-        disk.crash_point("workspace.compact.ready")
-        self.catalog.record(row, durable=True)
-        disk.crash_point("workspace.compact.replaced")
-        self.forget(gone)
-        self._superseded.add(merged)
-        new_bytes = taken_bytes(self.layers / f"{merged.layer}.log")
-        self.space.add(new_bytes)
-        return self.free_former() - new_bytes
-
-    def free_former(self) -> int:
-        """See `Superseded.free`."""
-        freed_bytes = self._superseded.free()
-        self.space.add(-freed_bytes)
-        return freed_bytes
-
-    def tidy(self, *, always: bool = False) -> None:
-        """Make the catalogue as short as what it says.
-
-        Not while a log is there of a snapshot that was forgotten: it would bring that back.
-        """
-        if self._superseded.is_free and not self.strays():
-            disk.fsync_dir(self.layers)
-            self.catalog.tidy(always=always)
+        log_path.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def freeze(self, name: str, request: str = "") -> Snapshot:
         """A durable snapshot of the branch; the current one when nothing changed (R35)."""

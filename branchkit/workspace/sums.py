@@ -109,12 +109,6 @@ class Sums:
         self.segments = tuple(segments)
         self._stale = {each for each in self._stale if each // LEAVES != number}
 
-    def known(self, size: int) -> dict[int, bytes]:
-        """The segments of a file of ``size`` bytes whose leaves are all known and true."""
-        spoilt = {chunk // LEAVES for chunk in self._stale}
-        found = enumerate(self.segments)
-        return {n: e for n, e in found if n not in spoilt and len(e) == leaves_bytes(n, size)}
-
     def changed(self, start: int, stop: int, old_size: int, size: int) -> None:
         """These bytes were written, and the file's size went from ``old_size`` to ``size``."""
         if size != old_size:

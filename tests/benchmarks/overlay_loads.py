@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +15,6 @@ SMALL_FILES = 10_000
 TAR_FILES = 5_000
 BIG_BYTES = 256 << 20
 CHUNK_BYTES = 1 << 20
-SWITCHED = 500
-TESTS = 40
 PAGE_BYTES = 4096
 RANDOM_PAGES = 8192
 APPENDS = 5_000
@@ -28,7 +25,6 @@ _SETTINGS = ["core.checkStat=minimal", "core.trustctime=false", "gc.auto=0", "ma
 GIT = ["git", *(word for setting in _SETTINGS for word in ("-c", setting))]
 PERSON = {f"GIT_{role}_{key}": "bench@example.org" for role in ("AUTHOR", "COMMITTER")
           for key in ("NAME", "EMAIL")}  # fmt: skip
-PLAIN_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # its plugins are not what is measured
 
 Row = tuple[str, float]
 
@@ -41,29 +37,9 @@ def make_tree(root: Path, files: int, *, git: bool) -> Path:
             path.parent.mkdir(parents=True)
         path.write_bytes(b"line %06d\n" % number * 70)
     if git:
-        _git(root, "init", "-q", "-b", "master")
-        _git(root, "add", "-A")
-        _git(root, "commit", "-qm", "one")
+        for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+            subprocess.run([*GIT, *command], cwd=root, check=True, env={**os.environ, **PERSON})
     return root
-
-
-def make_history(tree: Path) -> None:
-    """A few tests, and a branch ``other`` in which every twentieth file differs."""
-    for number in range(TESTS):
-        path = tree / "tests" / f"test_{number}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"def test_{number}():\n    assert {number} == int('{number}')\n")
-    _git(tree, "add", "-A")
-    _git(tree, "commit", "-qm", "tests")
-    _git(tree, "checkout", "-qb", "other")
-    for number in range(0, SMALL_FILES, SMALL_FILES // SWITCHED):
-        (tree / f"d{number // 100}" / f"f{number}.txt").write_bytes(b"other %06d\n" % number * 70)
-    _git(tree, "commit", "-qam", "other")
-    _git(tree, "checkout", "-q", "master")
-
-
-def _git(tree: Path, *words: str) -> None:
-    subprocess.run([*GIT, *words], cwd=tree, check=True, env={**os.environ, **PERSON})
 
 
 def make_big(root: Path) -> Path:
@@ -117,10 +93,6 @@ def small(root: Path, base: Path, tar: Path) -> Iterator[Row]:
         chill()
         yield f"{name}, cold", timed(look)
         yield f"{name}, warm", timed(look)
-    run_tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    yield f"pytest, {TESTS} files", timed(lambda: _run(run_tests, root, PLAIN_PYTEST))
-    checkout = [*GIT, "checkout", "-q", "other"]
-    yield f"git checkout, {SWITCHED} files change", timed(lambda: _run(checkout, root))
     made = root / "made"
     yield "create 10k × 1 kB", timed(lambda: _create(made))
     yield "rm -rf 10k", timed(lambda: shutil.rmtree(made))
@@ -141,11 +113,8 @@ def big(root: Path, base: Path, tar: Path) -> Iterator[Row]:
     yield "8,192 random writes of 4 KiB", timed(lambda: _pwrite(path, pages))
 
 
-def _run(command: list[str], root: Path, environment: dict[str, str] | None = None) -> None:
-    environment = {**os.environ, **(environment or {})}
-    done = subprocess.run(
-        command, cwd=root, stdout=subprocess.DEVNULL, check=False, env=environment
-    )
+def _run(command: list[str], root: Path) -> None:
+    done = subprocess.run(command, cwd=root, stdout=subprocess.DEVNULL, check=False)
     if done.returncode > 1:  # grep: 1 = nothing found
         raise subprocess.CalledProcessError(done.returncode, command)
 

@@ -74,8 +74,6 @@ class Ours:
     def __init__(self, ws: Workspaces, name: str) -> None:
         self.name = name
         self.ws = ws
-        holder = ws.pin()
-        (self._pid,) = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
         self._bases: dict[Path, str] = {}
 
     def base(self, directory: Path) -> str:
@@ -91,16 +89,6 @@ class Ours:
     def drop(self, name: str) -> None:
         """Remove it."""
         self.ws.branch(name).drop()
-
-    def cpu_s(self) -> float:
-        """How long the process that serves has run so far, on all its threads."""
-        tasks = Path(f"/proc/{self._pid}/task")
-        return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks.iterdir()) / 1e9
-
-    def resident_mb(self) -> float:
-        """What it has in memory."""
-        fields = Path(f"/proc/{self._pid}/status").read_text().split("VmRSS:")[1].split()
-        return int(fields[0]) / 1024
 
 
 @contextmanager

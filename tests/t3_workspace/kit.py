@@ -40,8 +40,11 @@ def worker(ws: Workspaces) -> int:
 
 def kill_daemon(ws: Workspaces, folder: Path) -> None:
     """SIGKILL holder and worker; returns when nothing serves a store below ``folder``."""
-    for pid in [ws.pin(), worker(ws)]:
-        os.kill(pid, signal.SIGKILL)
+    both = [ws.pin(), worker(ws)]
+    # Stopped first: a worker that outlives its holder by a moment would unmount in an orderly way.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in both:
+            os.kill(pid, number)
     deadline_s = time.monotonic() + 20
     while daemons(folder) and time.monotonic() < deadline_s:
         time.sleep(0.01)

@@ -17,10 +17,9 @@ from branchkit.workspace import Workspaces, adopt, edit, export, places, tree_ha
 from branchkit.workspace import base as bases
 from branchkit.workspace import branch as branches
 from branchkit.workspace.branch import Live
-from branchkit.workspace.layout import prepare
 from branchkit.workspace.places import Hosted, Pieces
 from branchkit.workspace.space import taken_bytes
-from branchkit.workspace.store import Store
+from branchkit.workspace.store import Store, prepare
 
 from .kit import Open, kill_daemon
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -10,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from branchkit.workspace import VOLATILE, gitindex, listing, tree_hash
+from branchkit.workspace import VOLATILE, edit, gitindex, graft, listing, tree_hash
 from branchkit.workspace import base as bases
+from branchkit.workspace.branch import Live
 from branchkit.workspace.hashes import render
-from branchkit.workspace.layout import prepare
-from branchkit.workspace.store import Store
+from branchkit.workspace.store import Store, prepare
 
-from .changing import CHANGES, PLACES, changed
 from .kit import git
 
 
@@ -111,6 +112,48 @@ def test_what_is_no_index_is_refused() -> None:
             list(gitindex.entries(data))
 
 
+PLACES = ["", "d", "d/e", "d/e/f", "other"]
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "chmod", "mkdir", "remove", "rename", "link", "xattr", "freeze"]),
+        st.integers(0, 10**6),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def changed(live: Live, what: str, number: int) -> None:
+    """One change of a few names in a few places; those that cannot be are left out."""
+    tree, names = live.tree, [b"HEAD", b"objects", b"refs", b"index", b"a.pyc", b"x", b"y"]
+    one, two = PLACES[number % 5], PLACES[number // 5 % 5]
+    name, other = names[number // 25 % 7], names[number // 175 % 7]
+    with contextlib.suppress(OSError):
+        place, to = graft.find(live, one), graft.find(live, two)
+        match what:
+            case "mkdir":
+                live.commit(edit.make(tree, place, name, 0o40755, (0, 0), 1).changes)
+            case "write":
+                if name not in tree.entries(place):
+                    live.commit(edit.make(tree, place, name, 0o100644, (0, 0), 1).changes)
+                live.write(edit.child(tree, place, name), 0, b"%d" % number, 1)
+            case "chmod":
+                mode = 0o700 + number % 8
+                live.commit(edit.meta(tree, edit.child(tree, place, name), 1, mode=mode))
+            case "xattr":
+                fid = edit.child(tree, place, name)
+                live.commit(edit.set_xattr(tree, fid, b"user.n", b"%d" % number, 1))
+            case "link":
+                live.commit(edit.link(tree, edit.child(tree, place, name), to, other, 1))
+            case "rename":
+                if to != edit.child(tree, place, name):
+                    live.commit(edit.rename(tree, place, name, to, other, 1).changes)
+            case "remove":
+                gone = edit.unlink(tree, place, name, 1)
+                live.commit(gone.changes)
+                live.forget(gone.fid)
+
+
 @settings(max_examples=15, deadline=None)
 @given(CHANGES)
 def test_a_hash_from_what_changed_is_the_hash_of_everything(
@@ -132,7 +175,7 @@ def test_a_hash_from_what_changed_is_the_hash_of_everything(
     for what, number in changes:
         if what == "freeze":
             store.freeze("one")
-        elif what != "fork":
+        else:
             changed(live, what, number)
         if number % 3 == 0:
             live.digest()
