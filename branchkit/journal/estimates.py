@@ -1,7 +1,7 @@
 """What group commit costs, estimated: two pairs of formulas, pure (R23, E03-E05).
 
 ``k_bar`` and ``t_eff`` are the formulas of the literature this package follows. Measured against
-them (``make bench-journal``, docs/performance-journal.md):
+them (``make bench-journal`` does):
 
 * ``k_bar`` counts what arrives in the window and leaves out what queues up while the barrier runs.
   With the window at its default of zero it says one event a barrier at any load. ``k_bar_queueing``

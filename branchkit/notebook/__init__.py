@@ -16,8 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from branchkit.notebook.cadence_chart import cadence_figure as cadence_figure
     from branchkit.notebook.charts import agreement_figure as agreement_figure
-    from branchkit.notebook.charts import cadence_figure as cadence_figure
     from branchkit.notebook.charts import rates_figure as rates_figure
     from branchkit.notebook.going_on import approve as approve
     from branchkit.notebook.going_on import cadence as cadence
@@ -62,7 +62,7 @@ _PLACES = {
     "blame": "session",
     "branches": "session",
     "cadence": "going_on",
-    "cadence_figure": "charts",
+    "cadence_figure": "cadence_chart",
     "calls": "going_on",
     "compare": "session",
     "fork": "session",

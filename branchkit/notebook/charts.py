@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from branchkit.branch.comparison import Comparison
-    from branchkit.durable.cadence import Advice
 
-_PARTS = {"overhead": "together", "paused": "checkpoints", "redone": "work done again"}
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
@@ -67,25 +65,3 @@ def agreement_figure(comparison: Comparison) -> go.Figure:
     figure.update_xaxes(title="turn")
     figure.update_yaxes(range=[-3, 103], title="still as the record, %")
     return figure.update_layout(title="Agreement with the record", height=320)
-
-
-def cadence_figure(advice: Advice) -> go.Figure:
-    """Time lost against the checkpoint interval in turns, its two parts, and the optimum (R32)."""
-    import plotly.graph_objects as go
-
-    from branchkit.durable.cadence import curve
-
-    table = curve(advice.load)
-    turns = table["interval_turns"].to_numpy()
-    figure = go.Figure()
-    for dash, (column, name) in zip(_DASHES, _PARTS.items(), strict=False):
-        line = {"dash": dash, "color": palette.ACTIONS[list(_PARTS).index(column)]}
-        figure.add_scatter(x=turns, y=table[column].to_numpy() * 100, name=name, line=line)
-    best = advice.best
-    figure.add_scatter(
-        x=[best.interval_turns], y=[best.overhead * 100], name="optimum", mode="markers",
-        marker={"size": 11, "color": palette.PASS, "symbol": "diamond"},
-    )  # fmt: skip
-    figure.update_xaxes(type="log", title="turns between checkpoints")
-    figure.update_yaxes(range=[0, max(5.0, best.overhead * 400)], title="time lost, %")
-    return figure.update_layout(title="Checkpoints: overhead against interval", height=320)

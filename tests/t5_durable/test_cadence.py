@@ -20,7 +20,7 @@ from branchkit.durable.cadence import (
     overhead,
     young,
 )
-from branchkit.notebook.cadence import cadence_figure
+from branchkit.notebook.cadence_chart import cadence_figure
 
 M = 4 * 3600.0
 SECONDS = st.floats(1e-3, 1e3)
