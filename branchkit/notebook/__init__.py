@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from branchkit.notebook.session import fork as fork
     from branchkit.notebook.session import journal as journal
     from branchkit.notebook.session import replay as replay
+    from branchkit.notebook.session import report as report
     from branchkit.notebook.session import rewind as rewind
     from branchkit.notebook.session import versions as versions
     from branchkit.notebook.session import when as when
@@ -48,6 +49,7 @@ __all__ = [
     "journal",
     "rates_figure",
     "replay",
+    "report",
     "resume",
     "rewind",
     "settle",
@@ -69,6 +71,7 @@ _PLACES = {
     "journal": "session",
     "rates_figure": "charts",
     "replay": "session",
+    "report": "session",
     "resume": "going_on",
     "rewind": "session",
     "settle": "going_on",

@@ -89,6 +89,13 @@ def compare_parser() -> Parser:
     return parser
 
 
+def report_parser() -> Parser:
+    """``%report [FILE]``."""
+    parser = Parser("report")
+    parser.add_argument("file", nargs="?")
+    return parser
+
+
 def fork_parser() -> Parser:
     """``%fork T --swap COMPONENT=SPEC …``; the names are those of ``Options``."""
     parser = Parser("fork")

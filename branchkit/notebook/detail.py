@@ -7,6 +7,7 @@ them, and closes them; it shares nothing with the comparison that the user's cod
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -50,27 +51,44 @@ class Place(NamedTuple):
 
 def detail(place: Place) -> Detail:
     """The contexts and actions of ``turn`` in the record (left) and in the branch (right)."""
-    title = f"turn {place.turn}: the record, and {place.name}"
+    title = detail_title(place.turn, place.name)
     try:
-        left = _moment(Path(place.parent), place.turn)
-        right = _moment(Path(place.journal), place.turn)
+        with opened(place.parent) as parent, opened(place.journal) as branch:
+            lines = compared(moment(parent, place.turn), moment(branch, place.turn))
     except BranchkitError as error:
         return {"title": f"{title}: {error.message}", "lines": []}
-    lines: list[Line] = [_head("context", left, right)]
-    lines += _side_by_side(_context(left), _context(right))
-    lines.append({"left": "did then", "right": "did then", "kind": "head"})
-    lines += _side_by_side(_did(left), _did(right), around=MAX_LINES)
     return {"title": title, "lines": lines}
 
 
-def _moment(journal: Path, turn: int) -> Rewound | None:
-    recorded = Recorded.open(journal)
+def detail_title(turn: int, name: str) -> str:
+    """What stands above two columns; ``offline.js`` says the same."""
+    return f"turn {turn}: the record, and {name}"
+
+
+@contextmanager
+def opened(journal: str) -> Iterator[Recorded]:
+    """A run that is closed afterwards, and its parent with it."""
+    recorded = Recorded.open(Path(journal))
     try:
-        return rewind(recorded, turn) if turn <= recorded.turns else None
+        yield recorded
     finally:
         recorded.close()
         if recorded.parent is not None:
             recorded.parent.close()
+
+
+def moment(recorded: Recorded, turn: int) -> Rewound | None:
+    """``rewind(turn)``; None where the run had ended by then."""
+    return rewind(recorded, turn) if turn <= recorded.turns else None
+
+
+def compared(left: Rewound | None, right: Rewound | None) -> list[Line]:
+    """Two moments side by side: what the model saw, then what it did."""
+    lines: list[Line] = [_head("context", left, right)]
+    lines += _side_by_side(_context(left), _context(right))
+    lines.append({"left": "did then", "right": "did then", "kind": "head"})
+    lines += _side_by_side(_did(left), _did(right), around=MAX_LINES)
+    return lines
 
 
 def _head(word: str, left: Rewound | None, right: Rewound | None) -> Line:

@@ -53,12 +53,6 @@ def comparison_html(comparison: Comparison, *, beside_widget: bool = False) -> s
     return piece(body)
 
 
-def page(comparison: Comparison, title: str) -> str:
-    """A whole page of a comparison that needs nothing else."""
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-    return f"{head}\n<body>{comparison_html(comparison)}</body></html>\n"
-
-
 def _comparison(comparison: Comparison, grid: Grid) -> Iterator[str]:
     facts = comparison.facts
     partial = " (interrupted: partial)" if comparison.partial else ""

@@ -19,6 +19,7 @@ from branchkit.notebook.arguments import (
     fork_parser,
     journal_parser,
     replay_parser,
+    report_parser,
     rewind_parser,
     versions_parser,
     when_parser,
@@ -28,6 +29,8 @@ from branchkit.notebook.formats import register_formats
 from branchkit.notebook.session import SESSION
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from IPython.core.interactiveshell import InteractiveShell
 
     from branchkit.branch.api import Run
@@ -125,6 +128,20 @@ def compare(options: Any) -> Comparison:
     return SESSION.compare(options.directory)
 
 
+def report(options: Any) -> Path:
+    """Write the last comparison as one page: no kernel, no network, the map still answers clicks.
+
+    %report [FILE]
+
+    At most 1 MB; without FILE it is named after the fork's turn, in this directory.
+
+    Example:
+
+        %report
+    """
+    return SESSION.report(options.file)
+
+
 def when(options: Any) -> When:
     """Name the turn of the open run whose files first fail (or first pass) a check; asks no model.
 
@@ -184,6 +201,7 @@ _MAGICS: dict[str, tuple[Callable[[Any], Any], Callable[[], Parser]]] = {
     "fork": (fork, fork_parser),
     "branches": (branches, branches_parser),
     "compare": (compare, compare_parser),
+    "report": (report, report_parser),
     "when": (when, when_parser),
     "blame": (blame, blame_parser),
     # IPython's own %history lists what was typed: it stays what it is.

@@ -1,29 +1,30 @@
-// The live map: a canvas fed with bytes, branches x turns. See map.py for the traits and grid.py
+// The live map: a canvas fed with bytes, branches x turns. See wire.py for the traits and grid.py
 // for the classes of cells. Text goes in by textContent only; colours of the page are --jp-*.
 
 const LABEL = 116; // px left of the cells
 const TOP = 18; // px above them, for the turns
-const MAX_HEIGHT = 420; // px of cells; more rows than fit are pooled by their maximum
+const MAX_HEIGHT = 560; // px of cells; more rows than fit are pooled by their maximum
 const MIN_ROW = 4;
 const MAX_ROW = 18;
 const GAP = 15; // px above an arm, for its name
 
 const STYLE = `
 .bk-live{font:13px/1.45 var(--jp-ui-font-family,system-ui,sans-serif);
- color:var(--jp-ui-font-color1,CanvasText);background:var(--jp-layout-color0,Canvas);padding:6px 8px}
+ color:var(--jp-ui-font-color1,var(--bk-fg,CanvasText));
+ background:var(--jp-layout-color0,var(--bk-back,Canvas));padding:6px 8px}
 .bk-live canvas{display:block;outline:none;cursor:crosshair}
 .bk-live canvas:focus-visible{box-shadow:0 0 0 2px var(--jp-brand-color1,#1976d2)}
-.bk-live .say{min-height:1.5em;color:var(--jp-ui-font-color1,CanvasText)}
-.bk-live .help{color:var(--jp-ui-font-color2,GrayText);font-size:12px}
+.bk-live .say{min-height:1.5em}
+.bk-live .help{color:var(--jp-ui-font-color2,var(--bk-dim,GrayText));font-size:12px}
 .bk-live .detail{max-height:420px;overflow:auto;margin-top:6px;
- border:1px solid var(--jp-border-color1,GrayText)}
+ border:1px solid var(--jp-border-color1,var(--bk-line,GrayText))}
 .bk-live .detail:empty{display:none}
 .bk-live .detail h4{margin:6px 8px}
 .bk-live .diff{display:grid;grid-template-columns:1.2em minmax(0,1fr) 1.2em minmax(0,1fr);
  font:12px/1.4 var(--jp-code-font-family,monospace);white-space:pre-wrap;overflow-wrap:anywhere}
 .bk-live .diff>div{padding:0 4px;min-height:1.4em}
 .bk-live .head{font-weight:bold;background:var(--jp-layout-color2,transparent)}
-.bk-live .gap{color:var(--jp-ui-font-color2,GrayText);background:var(--jp-layout-color1,transparent)}
+.bk-live .gap{color:var(--jp-ui-font-color2,var(--bk-dim,GrayText));background:var(--jp-layout-color1,transparent)}
 .bk-live .was{background:rgba(213,94,0,.22)}.bk-live .now{background:rgba(0,114,178,.25)}
 `;
 

@@ -1,7 +1,7 @@
 """The live map: branches x turns as bytes on a canvas, and what a cell stands for on a click.
 
-The wire between this file and ``map.js`` is the traits of ``ComparisonMap``; a test compares their
-names. Contexts are sent on a click only.
+The wire to ``map.js`` is the traits of ``ComparisonMap``, which are ``wire.Wire`` and the click; a
+test compares their names. Contexts are sent on a click only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from weakref import WeakKeyDictionary
 import anywidget
 import traitlets
 
-from branchkit.notebook import palette
 from branchkit.notebook.detail import Place, detail
-from branchkit.notebook.grid import Grid, grid_of, row_title
+from branchkit.notebook.grid import Grid, grid_of
+from branchkit.notebook.wire import rows_sent, wire_of
 
 if TYPE_CHECKING:
     from branchkit.branch.comparison import Comparison
-
-MAX_CELLS = 500_000  # with the rows' titles about 1 MB
 
 _MAPS: WeakKeyDictionary[Comparison, ComparisonMap] = WeakKeyDictionary()
 _counts: dict[str, int] = {}
@@ -44,32 +42,18 @@ class ComparisonMap(anywidget.AnyWidget):
     detail = traitlets.Dict().tag(sync=True)
 
     def __init__(self, grid: Grid, parent: str, journals: list[str]) -> None:
-        rows = grid.rows[: MAX_CELLS // max(grid.turns, 1)]
-        shown = grid._replace(rows=rows)
-        note = ""
-        if len(rows) < len(grid.rows):
-            note = f"{len(rows)} of {len(grid.rows)} branches; all are in hashes_table()"
-        self._places = [(row_title(row), journals[row.place]) for row in rows]
+        wire, rows = wire_of(grid), rows_sent(grid)
+        self._journals = [journals[row.place] for row in rows]
         self._parent_journal = parent
-        super().__init__(
-            model_id=_model_id(shown),
-            cells=shown.cells,
-            record=grid.record,
-            first_turn=grid.first_turn,
-            turns=grid.turns,
-            arms=[[name, len(members)] for name, members in shown.arms()],
-            titles=[title for title, _ in self._places],
-            colours=[[palette.colour(cell), palette.ink(cell)] for cell in range(256)],
-            note=note,
-        )
+        super().__init__(model_id=_model_id(grid._replace(rows=rows)), **wire)
         self.observe(self._answer, names=["selected"])
 
     def _answer(self, change: dict[str, Any]) -> None:
         """Send what the chosen cell stands for."""
         row, turn = change["new"]
-        if 0 <= row < len(self._places):
-            name, journal = self._places[row]
-            self.detail = dict(detail(Place(self._parent_journal, journal, name, turn)))
+        if 0 <= row < len(self._journals):
+            place = Place(self._parent_journal, self._journals[row], self.titles[row], turn)
+            self.detail = dict(detail(place))
 
 
 def map_of(comparison: Comparison) -> ComparisonMap:

@@ -106,6 +106,13 @@ class Session:
         self._comparison = load(directory)
         return self._comparison
 
+    def report(self, file: Path | str | None = None) -> Path:
+        """The last comparison as one page that answers clicks by itself, in ``file``."""
+        from branchkit.notebook.report import report_page
+
+        found = self.comparison
+        return report_page(found, file or f"fork-t{found.facts.turn:04d}.html")
+
     def branches(self) -> pd.DataFrame:
         """One row a branch of the last comparison; files by name, they lie in ``directory``."""
         table = self.comparison.branches_table()
@@ -192,6 +199,14 @@ def branches() -> pd.DataFrame:
 def compare(directory: Path | str | None = None) -> Comparison:
     """The last comparison, or an earlier fork's; the twin of ``%compare``."""
     return SESSION.compare(directory)
+
+
+def report(file: Path | str | None = None) -> Path:
+    """The last comparison as one page for whoever has no kernel; the twin of ``%report``.
+
+    Raises UsageError where nothing was forked, and where ``file`` cannot be written.
+    """
+    return SESSION.report(file)
 
 
 def when(check: str, **options: Any) -> When:

@@ -54,7 +54,7 @@ def test_each_magic_returns_what_its_function_returns(shell: InteractiveShell) -
     assert found.equals(session.versions("cleanup-notes.md"))
 
 
-def test_fork_branches_and_compare(shell: InteractiveShell) -> None:
+def test_fork_branches_and_compare(shell: InteractiveShell, tmp_path: Path) -> None:
     sized = f"{FORK} --swap truncation=none --size truncation=none=2"
     found = value(shell, f"{sized} --check 'test $(( 1 + 1 )) = 2'")
     assert isinstance(found, Comparison)
@@ -65,6 +65,11 @@ def test_fork_branches_and_compare(shell: InteractiveShell) -> None:
     assert list(table["journal"]) == [Path(one.journal).name for one in found.results]
     again = value(shell, f"again = %compare {found.directory}", "again")
     assert again.to_json()["arms"] == found.to_json()["arms"]
+    page = value(shell, f"page = %report {tmp_path}/fork.html", "page")
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+    assert session.report(page) == page
+    with pytest.raises(UsageError, match="cannot be written"):
+        session.report(tmp_path / "nowhere" / "fork.html")
 
 
 def test_the_text_below_fork_reaches_the_model_to_the_byte(shell: InteractiveShell) -> None:
@@ -105,6 +110,7 @@ def test_one_word_in_braces_is_a_variable(shell: InteractiveShell) -> None:
         ("%fork 22 --check {nowhere}", UsageError, "no variable 'nowhere'", "{NAME}"),
         ("%fork 22 --swap prompt=@cell", UsageError, "needs the text of a cell", "%%fork"),
         ("%%fork 22 --swap truncation=none\ntext", UsageError, "is not used", "@cell"),
+        ("%report", UsageError, "nothing was forked", "%fork T"),
         ("%when", UsageError, "required: --check", "%when --help"),
         ("%blame no/such/file", UsageError, "no/such/file", "relative to the workspace"),
     ],
@@ -142,7 +148,7 @@ def test_help_is_the_docstring_with_an_example_that_runs(shell: InteractiveShell
             result = shell.run_cell(example.strip())
             assert type(result.error_in_exec) is UsageError
             assert "t0007.1" in str(result.error_in_exec)
-        elif name not in ("journal", "fork", "branches", "compare"):  # those run above
+        elif name not in ("journal", "fork", "branches", "compare", "report"):  # those run above
             run(shell, example.strip())
 
 

@@ -31,6 +31,7 @@ PROGRAM = """
 import hashlib, json, sys
 import branchkit
 from branchkit.notebook import formats
+from branchkit.notebook.offline import offline_page
 from branchkit.journal.blobs import store_directory
 with branchkit.open(sys.argv[1]) as run:
     found = run.fork(22, swap="truncation=none", check="git show-ref -q refs/heads/main")
@@ -40,6 +41,7 @@ with branchkit.open(sys.argv[1]) as run:
         "run": formats.run_bundle(run),
         "replayed": formats.replayed_bundle(run.replay()),
         "when": formats.when_bundle(run.when("git show-ref -q refs/heads/main", bisect=True)),
+        "page": {"text/html": offline_page(found, "a fork")},
         "blame": formats.blame_bundle(run.blame("cleanup-notes.md")),
     }
     workspaces = run.workspaces()
@@ -67,7 +69,7 @@ def test_two_processes_show_the_same_bytes(tmp_path: Path) -> None:
     """FIELD, notebooks 11: no uuid, time, pid, address or order of a set is in any output."""
     started = [start(tmp_path / seed, seed) for seed in ("1", "2")]
     first, second = (json.loads(process.communicate(timeout=100)[0]) for process in started)
-    assert len(first) == 18
+    assert len(first) == 19
     assert first == second
 
 
