@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test notebooks lab test-fs crash bench bench-journal check format lock clean
+.PHONY: setup demo test notebooks lab test-fs crash bench bench-journal bench-map check format lock clean
 
 setup: $(STAMP)
 
@@ -59,6 +59,10 @@ bench: setup
 # Writes docs/performance-journal.md, a file of 1 M events included; some twenty minutes.
 bench-journal: setup
 	$(BIN)/python tests/benchmarks/journal.py --large --write docs/performance-journal.md
+
+# Writes docs/performance-map.md: a map of 1,000 branches in JupyterLab and Chromium; two minutes.
+bench-map: setup
+	$(BIN)/python tests/benchmarks/map.py --write docs/performance-map.md
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -74,6 +74,11 @@ class BranchView(NamedTuple):
     because: str
 
 
+class _Read(NamedTuple):
+    vector: Vector
+    prefix_calls: int
+
+
 class Comparison:
     """The branches of one fork, held against the control arm and against the record."""
 
@@ -124,8 +129,7 @@ class Comparison:
     @cached_property
     def branches(self) -> list[BranchView]:
         """Every branch that ended, the control arm first."""
-        events = {result.journal: _events(result.journal) for result in self.results}
-        vectors = {journal: self._vector(found) for journal, found in events.items()}
+        vectors = {journal: found.vector for journal, found in self._read.items()}
         swaps = {plan.name: plan.swap.component if plan.swap else None for plan in self.plans}
         ends = {result.journal: _end_hash(vectors[result.journal]) for result in self.results}
         found = []
@@ -143,10 +147,19 @@ class Comparison:
             found.append(self._view(result, row, vectors))
         return found
 
-    def _vector(self, events: Sequence[Event]) -> Vector:
-        snapshot = self.recorded.record_after(self.facts.turn).snapshot_at(self.facts.turn)
+    @cached_property
+    def _read(self) -> dict[str, _Read]:
+        """What is wanted of each branch's journal, read once and one after the other."""
+        turn = self.facts.turn
+        snapshot = self.recorded.record_after(turn).snapshot_at(turn)
         before = snapshot.tree_hash if snapshot else None
-        return vector(events, first_turn=self.facts.turn + 1, workspace=before)
+        found = {}
+        for journal in {result.journal: None for result in self.results}:
+            events = _events(journal)
+            rows = vector(events, first_turn=turn + 1, workspace=before)
+            calls = sum(isinstance(e.payload, ModelReplied) and e.turn <= turn for e in events)
+            found[journal] = _Read(rows, calls)
+        return found
 
     def _view(self, result: Result, row: BranchRow, vectors: dict[str, Vector]) -> BranchView:
         baseline = self._baseline(result, vectors)
@@ -176,11 +189,7 @@ class Comparison:
     @property
     def prefix_model_calls(self) -> int:
         """Model calls that branches made for turns up to the fork: always 0 (R59)."""
-        return sum(
-            isinstance(event.payload, ModelReplied) and event.turn <= self.facts.turn
-            for result in self.results
-            for event in _events(result.journal)
-        )
+        return sum(self._read[result.journal].prefix_calls for result in self.results)
 
     def arms_table(self) -> pd.DataFrame:
         """One row an arm; columns as in ``divergence.tables.arms_frame``."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 AROUND = 3  # equal lines shown on each side of a difference
 MAX_LINES = 1500  # of one side: what is sent on a click stays small
 MAX_LINE_CHARS = 2000
+MESSAGES_AT_ONCE = 40
 
 
 class Line(TypedDict):
@@ -100,7 +101,13 @@ def _head(word: str, left: Rewound | None, right: Rewound | None) -> Line:
 def _context(moment: Rewound | None) -> list[str]:
     if moment is None:
         return ["(no such turn: it had ended)"]
-    return [line for message in moment.context for line in _lines(message)]
+    lines: list[str] = []
+    for stop in range(len(moment.context), 0, -MESSAGES_AT_ONCE):
+        part = moment.context[max(0, stop - MESSAGES_AT_ONCE) : stop]
+        lines[:0] = [line for message in part for line in _lines(message)]
+        if len(lines) > MAX_LINES:  # only the last ones are shown, and reading all takes long
+            break
+    return lines
 
 
 def _did(moment: Rewound | None) -> list[str]:

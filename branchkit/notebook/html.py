@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from branchkit.divergence.tables import ArmSummary
 
 MAX_ROWS, MAX_TURNS = 60, 120  # of the static map; the widget and the tables have all
+_COLOURS = palette.of_cells()
 
 LEGEND = (
     "<b>.</b> the record's action · <b>A B C</b> another action of that turn, the commonest first "
@@ -36,8 +37,12 @@ WITH_WIDGET = (
 
 @functools.cache
 def style() -> str:
-    """The style sheet of every piece."""
-    return Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+    """The style sheet of every piece, a class for each colour of the map at its end."""
+    colours = "".join(
+        f".bk.bk .map td.k{place}{{background:{colour};color:{ink}}}"
+        for place, (colour, ink) in enumerate(_COLOURS)
+    )
+    return Path(__file__).with_name("style.css").read_text(encoding="utf-8") + colours
 
 
 def piece(body: str, *, kind: str = "", css: str = "") -> str:
@@ -122,8 +127,8 @@ def _line(name: str, title: str, cells: bytes, tail: str) -> str:
 def _cell(cell: int) -> str:
     if cell == ABSENT:
         return "<td></td>"
-    colours = f"background:{palette.colour(cell)};color:{palette.ink(cell)}"
-    return f'<td style="{colours}">{symbol(cell)}</td>'
+    place = _COLOURS.index((palette.colour(cell), palette.ink(cell)))
+    return f'<td class="k{place}">{symbol(cell)}</td>'
 
 
 def _rates(summaries: list[ArmSummary]) -> Iterator[str]:

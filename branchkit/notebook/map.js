@@ -20,9 +20,11 @@ const STYLE = `
  border:1px solid var(--jp-border-color1,var(--bk-line,GrayText))}
 .bk-live .detail:empty{display:none}
 .bk-live .detail h4{margin:6px 8px}
-.bk-live .diff{display:grid;grid-template-columns:1.2em minmax(0,1fr) 1.2em minmax(0,1fr);
- font:12px/1.4 var(--jp-code-font-family,monospace);white-space:pre-wrap;overflow-wrap:anywhere}
-.bk-live .diff>div{padding:0 4px;min-height:1.4em}
+.bk-live .diff{font:12px/1.4 var(--jp-code-font-family,monospace);white-space:pre-wrap;
+ overflow-wrap:anywhere}
+.bk-live .line{display:grid;grid-template-columns:1.2em minmax(0,1fr) 1.2em minmax(0,1fr);
+ content-visibility:auto;contain-intrinsic-height:auto 1.4em}
+.bk-live .line>div{padding:0 4px;min-height:1.4em}
 .bk-live .head{font-weight:bold;background:var(--jp-layout-color2,transparent)}
 .bk-live .gap{color:var(--jp-ui-font-color2,var(--bk-dim,GrayText));background:var(--jp-layout-color1,transparent)}
 .bk-live .was{background:rgba(213,94,0,.22)}.bk-live .now{background:rgba(0,114,178,.25)}
@@ -81,8 +83,8 @@ class MapView {
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute(
       "aria-label",
-      `Map of ${this.rows} branches by ${this.turns} turns. Arrow keys move, Enter compares, ` +
-        "Escape shows all rows.",
+      `Map of ${this.rows} branches by ${this.turns} turns. Arrow, Home, End and Page keys ` +
+        "move, Enter compares, Escape shows all rows.",
     );
     this.say = element("div", "say");
     this.say.setAttribute("aria-live", "polite");
@@ -254,7 +256,11 @@ class MapView {
   }
 
   key(event) {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const all = Infinity;
+    const steps = {
+      ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+      Home: [0, -all], End: [0, all], PageUp: [-20, 0], PageDown: [20, 0],
+    };
     const step = steps[event.key];
     if (step) {
       const limit = (value, count) => Math.max(0, Math.min(count - 1, value));
@@ -280,17 +286,20 @@ class MapView {
     this.detail.replaceChildren();
     if (!title) return;
     if (this.asked) this.tell(this.asked);
-    const grid = element("div", "diff");
+    const diff = element("div", "diff");
     for (const { left, right, kind } of lines) {
       const plain = kind === "head" || kind === "gap" ? kind : "";
       const gone = kind === "changed" || kind === "left";
       const came = kind === "changed" || kind === "right";
-      grid.append(element("div", plain || (gone ? "was" : ""), gone ? "−" : ""));
-      grid.append(element("div", plain || (gone ? "was" : ""), left));
-      grid.append(element("div", plain || (came ? "now" : ""), came ? "+" : ""));
-      grid.append(element("div", plain || (came ? "now" : ""), right));
+      // Each line is laid out when it comes in sight: thousands at once take most of a second.
+      const line = element("div", "line");
+      line.append(element("div", plain || (gone ? "was" : ""), gone ? "−" : ""));
+      line.append(element("div", plain || (gone ? "was" : ""), left));
+      line.append(element("div", plain || (came ? "now" : ""), came ? "+" : ""));
+      line.append(element("div", plain || (came ? "now" : ""), right));
+      diff.append(line);
     }
-    this.detail.append(element("h4", "", title), grid);
+    this.detail.append(element("h4", "", title), diff);
   }
 }
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64encode
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,10 +27,12 @@ from branchkit.notebook.wire import rows_sent, wire_of
 
 if TYPE_CHECKING:
     from branchkit.branch.comparison import Comparison
+    from branchkit.replay.recorded import Recorded
+    from branchkit.replay.rewind import Rewound
 
 MAX_PAGE_BYTES = 1_000_000
-MAX_DIFFS = 1_000  # each is two rewinds, some 20 ms
-MAX_DIFFS_BYTES = 480_000  # compressed; base64 adds a third, map and tables need the rest
+MAX_DIFFS = 400  # each is two rewinds and a diff: 20 ms, in long runs 100
+SPARE_BYTES = 20_000  # for the places of diffs, which are longer numbers than NOT_KEPT
 NOT_KEPT = -1
 
 SCRIPTS = Path(__file__).parent
@@ -55,9 +58,20 @@ def offline_page(comparison: Comparison, title: str) -> str:
     """The page, at most ``MAX_PAGE_BYTES``; the same bytes each run, no address in it."""
     grid = grid_of(comparison)
     rows = _cells(comparison, grid)
-    diffs = _kept(_diffs(comparison, _wanted(comparison, grid, rows)))
-    place = {cell: at for at, cell in enumerate(diffs)}
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
+    head += '</title><meta name="color-scheme" content="light dark"></head>'
+    body = f"{head}\n<body><main>{comparison_html(comparison)}</main>"
+    tail = f"\n<script>{_script()}</script></body></html>\n"
+    room = MAX_PAGE_BYTES - len((body + tail).encode()) - len(_told(grid, rows, {})) - SPARE_BYTES
+    diffs = _kept(_diffs(comparison, _wanted(comparison, grid, rows)), room * 3 // 4)
+    told = _told(grid, rows, diffs)
+    return f'{body}<script id="bk-told" type="text/plain">{told}</script>{tail}'
+
+
+def _told(grid: Grid, rows: list[list[Cell]], diffs: Mapping[Cell, list[Line]]) -> str:
+    """What the page's script reads: the map, the diffs, and which diff a cell shows."""
     wire = wire_of(grid)
+    place = {cell: at for at, cell in enumerate(diffs)}
     told = {
         **wire,
         "cells": b64encode(wire["cells"]).decode(),
@@ -65,11 +79,7 @@ def offline_page(comparison: Comparison, title: str) -> str:
         "diffs": list(diffs.values()),
         "places": [[place.get(cell, NOT_KEPT) for cell in row] for row in rows],
     }
-    head = '<!doctype html><html lang="en"><meta charset="utf-8">'
-    head += f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title>'
-    body = f'<main>{comparison_html(comparison)}</main><script id="bk-told" type="text/plain">'
-    packed = b64encode(_packed(told)).decode()
-    return f"{head}\n<body>{body}{packed}</script>\n<script>{_script()}</script></body></html>\n"
+    return b64encode(_packed(told)).decode()
 
 
 def _script() -> str:
@@ -102,31 +112,33 @@ def _wanted(comparison: Comparison, grid: Grid, rows: list[list[Cell]]) -> list[
     return sorted(best.values(), key=lambda one: one[:2])[:MAX_DIFFS]
 
 
-def _diffs(comparison: Comparison, wanted: Iterable[Wanted]) -> dict[Cell, list[Line]]:
-    """The diffs, in the order of ``wanted``; a journal is opened once."""
-    of_journal: defaultdict[str, list[Cell]] = defaultdict(list)
-    found: dict[Cell, list[Line]] = {}
-    for one in wanted:
-        of_journal[one.journal].append(one.cell)
-        found[one.cell] = []
-    with opened(str(comparison.recorded.path)) as parent:
-        for journal, cells in of_journal.items():
+def _diffs(comparison: Comparison, wanted: Iterable[Wanted]) -> Iterator[tuple[Cell, list[Line]]]:
+    """The diffs, in the order of ``wanted``; journals stay open for the next that needs them."""
+    with ExitStack() as stack:
+        parent = stack.enter_context(opened(str(comparison.recorded.path)))
+
+        @cache
+        def left(turn: int) -> Rewound | None:
+            return moment(parent, turn)
+
+        @cache
+        def branch(journal: str) -> Recorded:
+            return stack.enter_context(opened(journal))
+
+        for one in wanted:
             try:
-                with opened(journal) as branch:
-                    for cell in cells:
-                        there = moment(parent, cell.turn), moment(branch, cell.turn)
-                        found[cell] = compared(*there)
+                turn = one.cell.turn
+                yield one.cell, compared(left(turn), moment(branch(one.journal), turn))
             except BranchkitError as error:
-                said: Line = {"left": "", "right": error.message, "kind": "head"}
-                found.update((cell, [said]) for cell in cells if not found[cell])
-    return found
+                yield one.cell, [{"left": "", "right": error.message, "kind": "head"}]
 
 
-def _kept(diffs: dict[Cell, list[Line]]) -> dict[Cell, list[Line]]:
-    """As many of them, in their order, as the page has room for."""
-    room, kept = MAX_DIFFS_BYTES, dict[Cell, list[Line]]()
-    for cell, lines in diffs.items():
-        room -= len(_packed(lines))
-        if room >= 0:
-            kept[cell] = lines
+def _kept(diffs: Iterable[tuple[Cell, list[Line]]], room_bytes: int) -> dict[Cell, list[Line]]:
+    """As many of them, in their order, as there is room for; the others are not even made."""
+    kept: dict[Cell, list[Line]] = {}
+    for cell, lines in diffs:
+        room_bytes -= len(_packed(lines))
+        if room_bytes < 0:
+            break
+        kept[cell] = lines
     return kept

@@ -26,3 +26,8 @@ def ink(cell: int) -> str:
     if cell in (ABSENT, SAME, OTHER_CONTEXT):
         return "#000000"
     return INK.get(colour(cell), "#ffffff")
+
+
+def of_cells() -> list[tuple[str, str]]:
+    """Every colour that a cell can have, with its letter's, each once."""
+    return list(dict.fromkeys((colour(cell), ink(cell)) for cell in range(SAME, 256)))

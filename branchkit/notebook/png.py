@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from branchkit.notebook import palette
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from branchkit.branch.comparison import Comparison
     from branchkit.divergence.tables import ArmSummary
     from branchkit.durable.cadence import Advice
+
+Box = tuple[tuple[float, float], ...]
 
 DPI = 90
 MAX_ROWS, MAX_COLUMNS = 240, 400  # more are pooled by their maximum
@@ -112,9 +116,9 @@ def _figure(width: float, height: float) -> Any:
 
 
 def _draw_map(axes: Any, grid: Grid) -> None:
-    from matplotlib.patches import Rectangle
-
     axes.set_title("map of actions, branches × turns", fontsize=9)
+    lettered = len(grid.rows) <= 70 and grid.turns <= 40
+    boxes: defaultdict[str, list[Box]] = defaultdict(list)
     labels, y = [], 0
     for arm, rows in grid.arms():
         labels.append((y, f"{arm} ({len(rows)})"))
@@ -123,15 +127,14 @@ def _draw_map(axes: Any, grid: Grid) -> None:
             for column, cell in enumerate(row.cells):
                 if cell == ABSENT:
                     continue
-                axes.add_patch(
-                    Rectangle((column, y), 0.94, 0.9, color=palette.colour(cell), linewidth=0)
-                )
-                if len(grid.rows) <= 70 and grid.turns <= 40:
+                boxes[palette.colour(cell)].append(_box(column, y))
+                if lettered:
                     axes.text(
                         column + 0.47, y + 0.47, symbol(cell), color=palette.ink(cell),
                         fontsize=6.5, ha="center", va="center", family="monospace",
                     )  # fmt: skip
             y += 1
+    _draw_boxes(axes, boxes)
     for place, name in labels:
         axes.text(0, place + 0.85, _plain(name), fontsize=8, va="bottom")
     axes.set_xlim(0, max(grid.turns, 8))
@@ -143,6 +146,20 @@ def _draw_map(axes: Any, grid: Grid) -> None:
     axes.tick_params(labelsize=8, length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel(". as the record   A B C other action   a b c other context too", fontsize=7.5)
+
+
+def _box(x: float, y: float) -> Box:
+    return ((x, y), (x + 0.94, y), (x + 0.94, y + 0.9), (x, y + 0.9))
+
+
+def _draw_boxes(axes: Any, boxes: Mapping[str, list[Box]]) -> None:
+    """All boxes of a colour as one thing to draw: one a cell takes a minute for a large map."""
+    from matplotlib.collections import PolyCollection
+
+    for colour, places in sorted(boxes.items()):
+        drawn = PolyCollection(places, facecolors=colour, linewidths=0)
+        drawn.set_in_layout(False)
+        axes.add_collection(drawn, autolim=False)
 
 
 def _draw_rates(axes: Any, summaries: list[ArmSummary]) -> None:

@@ -52,8 +52,14 @@ def test_a_full_page_keeps_what_is_near_the_divergence(
     """Cut to what fits, farthest first, and a cell that is left out is marked so."""
     whole = told(offline_page(comparison, "a fork"))
     sizes = [len(zlib.compress(json.dumps(lines).encode(), 9)) for lines in whole["diffs"]]
-    monkeypatch.setattr(offline, "MAX_DIFFS_BYTES", sum(sizes) // 2)
-    found = told(offline_page(comparison, "a fork"))
+    with monkeypatch.context() as patch:
+        patch.setattr(offline, "MAX_DIFFS", 0)
+        empty = len(offline_page(comparison, "a fork").encode())
+    room = empty + offline.SPARE_BYTES + sum(sizes) * 2 // 3
+    monkeypatch.setattr(offline, "MAX_PAGE_BYTES", room)
+    page = offline_page(comparison, "a fork")
+    assert len(page.encode()) <= offline.MAX_PAGE_BYTES
+    found = told(page)
     assert 0 < len(found["diffs"]) < len(whole["diffs"])
     assert {NOT_KEPT} < {place for places in found["places"] for place in places}
     left = next(at for at, one in enumerate(found["titles"]) if "left at turn 23" in one)
