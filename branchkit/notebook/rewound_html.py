@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,12 @@ from branchkit.notebook.html import piece
 
 if TYPE_CHECKING:
     from branchkit.branch.api import Run
+    from branchkit.replay.hidden import Hidden
     from branchkit.replay.rewind import Rewound
 
 LAST_MESSAGES = 4  # shown at once; what came before is folded
 MAX_FOLDED_CHARS = 60_000  # of earlier messages: the page stays small, ``context`` has all
+MESSAGES_AT_ONCE = 50
 MAX_TURNS = 60
 
 
@@ -32,43 +35,95 @@ def _where(rewound: Rewound) -> str:
 
 
 def rewound_html(rewound: Rewound) -> str:
-    """Context with the earlier messages folded, what was hidden, what then happened, the files."""
+    """Each message with the event it came from and what of it was hidden; what then happened."""
     return piece("".join(_rewound(rewound)))
 
 
 def _rewound(rewound: Rewound) -> Iterator[str]:
     name = escape(rewound.journal)
     yield f"<h4>{name}, just before reply {rewound.turn} of {rewound.turns}</h4>"
-    earlier = rewound.context[:-LAST_MESSAGES]
-    if earlier:
-        yield f"<details><summary>{len(earlier)} earlier messages</summary>"
-        text = "\n".join(line for message in earlier for line in message_lines(message))
-        cut = text[-MAX_FOLDED_CHARS:]
-        if len(cut) < len(text):
-            yield f"<p>the first {len(text) - len(cut)} characters are in .context</p>"
-        yield f"<pre>{escape(cut)}</pre></details>"
-    yield from (_message(message) for message in rewound.context[-LAST_MESSAGES:])
-    yield from _hidden(rewound)
+    yield from _dropped(rewound)
+    shown = max(0, len(rewound.context) - LAST_MESSAGES)
+    if shown:
+        yield f"<details><summary>{shown} earlier messages</summary>"
+        yield from _earlier(rewound, shown)
+        yield "</details>"
+    yield from _messages(rewound, shown, len(rewound.context))
     yield "<h4>what the run then did</h4>"
     yield from _recorded(rewound)
     where = f"workspace: {_where(rewound)}<br>{rewound.workspace_note}"
     yield f'<p class="dim">{where}<br>context {rewound.context_hash}</p>'
 
 
-def _message(message: Message, *, last: bool = False) -> str:
+def _dropped(rewound: Rewound) -> Iterator[str]:
+    """What the model had been shown before and was not shown any more."""
+    dropped = rewound.origins.dropped
+    if dropped is None:
+        return
+    count, why = len(dropped.messages), escape(rewound.origins.reason)
+    yield f"<details><summary>{count} messages that were in the context before turn "
+    yield f'{rewound.turn} and no longer are: {why}</summary><div class="dim">'
+    room = MAX_FOLDED_CHARS
+    for item in dropped.messages:
+        block = _message(item.message, said=f"event {item.seq}" if item.seq is not None else "")
+        room -= len(block)
+        if room < 0:
+            yield "<p>the others are in .origins.dropped.messages</p>"
+            break
+        yield block
+    yield "</div></details>"
+
+
+def _earlier(rewound: Rewound, stop: int) -> Iterator[str]:
+    """As many of the messages before ``stop`` as the page has room for, the last ones."""
+    room, begin, blocks = MAX_FOLDED_CHARS, stop, list[str]()
+    while begin > 0 and room > 0:
+        step = max(0, begin - MESSAGES_AT_ONCE)
+        blocks[:0] = _messages(rewound, step, begin)
+        begin, room = step, MAX_FOLDED_CHARS - sum(map(len, blocks))
+    while room < 0 and len(blocks) > 1:
+        room += len(blocks.pop(0))
+    if len(blocks) < stop:
+        yield f"<p>the first {stop - len(blocks)} messages are in .context</p>"
+    yield from blocks
+
+
+def _messages(rewound: Rewound, start: int, stop: int) -> Iterator[str]:
+    origins = rewound.origins.part(start, stop)
+    for message, origin in zip(rewound.context[start:stop], origins, strict=True):
+        yield _message(message, said=str(origin), hidden=origin.hidden)
+
+
+def _message(
+    message: Message, *, said: str = "", hidden: Hidden | None = None, last: bool = False
+) -> str:
     text = escape("\n".join(message_lines(message)))
-    return f'<div class="m{" last" if last else ""}"><pre>{text}</pre></div>'
+    from_where = f'<div class="from">{escape(said)}</div>' if said else ""
+    cut = "" if hidden is None else "".join(_hidden(hidden, str(message.get("content") or "")))
+    return f'<div class="m{" last" if last else ""}">{from_where}<pre>{text}</pre>{cut}</div>'
 
 
-def _hidden(rewound: Rewound) -> Iterator[str]:
-    for hidden in rewound.hidden[-1:]:
-        yield f"<p><b>hidden from the model:</b> {hidden.omitted_lines} lines "
-        yield f"({hidden.omitted_bytes} bytes) of {escape(hidden.call_id)}, by truncation "
-        yield f"{escape(hidden.rule)}</p>"
-        if hidden.full_text is None:
-            continue
-        full = escape(hidden.full_text[:MAX_FOLDED_CHARS])
-        yield f"<details><summary>the full result</summary><pre>{full}</pre></details>"
+def _hidden(hidden: Hidden, shown: str) -> Iterator[str]:
+    """The whole result, with what the model was not shown in grey."""
+    what = f"<b>hidden from the model:</b> {hidden.omitted_lines} lines ({hidden.omitted_bytes} "
+    what += f"bytes) of {escape(hidden.call_id)}, by truncation {escape(hidden.rule)}"
+    if hidden.full_text is None:
+        yield f"<p>{what}; the full result is not here</p>"
+        return
+    yield f"<details><summary>{what}</summary><pre>"
+    full = hidden.full_text[:MAX_FOLDED_CHARS]
+    for line, seen in _lines_seen(full.splitlines(), shown.splitlines()):
+        yield f"{escape(line)}\n" if seen else f'<span class="hid">{escape(line)}</span>\n'
+    if len(full) < len(hidden.full_text):
+        yield "… the rest is in .hidden[-1].full_text"
+    yield "</pre></details>"
+
+
+def _lines_seen(full: list[str], shown: list[str]) -> Iterator[tuple[str, bool]]:
+    """Each line of a result, and whether it stands in what was shown of it."""
+    blocks = SequenceMatcher(None, full, shown, autojunk=False).get_matching_blocks()
+    seen = {at for block in blocks for at in range(block.a, block.a + block.size)}
+    return ((line, at in seen) for at, line in enumerate(full))
 
 
 def _recorded(rewound: Rewound) -> Iterator[str]:

@@ -171,6 +171,18 @@ def _reference(message: Seen) -> Part:
     return FromParent(message.seq) if message.in_parent else FromEvent(message.seq)
 
 
+class Dropped(NamedTuple):
+    """Messages that a context no longer holds though the one before it did.
+
+    ``seq`` is the ContextBuilt event of the first context without them, ``since`` that of the last
+    one with them; a Compacted event between the two says what took their place.
+    """
+
+    since: int
+    seq: int
+    messages: list[Seen]
+
+
 class _Built(NamedTuple):
     seq: int
     payload: ContextBuilt
@@ -221,6 +233,29 @@ class Contexts:
         for built in reversed(chain):
             context = self._applied(context, built)
         return context
+
+    def last_dropped(self, seq: int, *, contexts: int) -> Dropped | None:
+        """What was left out last on the way to the context of event ``seq``.
+
+        Looks back over at most ``contexts`` contexts of this run; None where all were kept.
+        """
+        built = self._built_at(seq)
+        for _ in range(contexts):
+            payload = built.payload
+            if payload.base_in_parent or payload.base_seq is None:
+                return None
+            before = self._built_at(payload.base_seq)
+            kept = {
+                at
+                for part in payload.parts
+                if isinstance(part, Copied)
+                for at in range(part.start, part.stop)
+            }
+            if len(kept) < before.payload.messages:
+                held = enumerate(self.at_seq(before.seq))
+                return Dropped(before.seq, built.seq, [m for at, m in held if at not in kept])
+            built = before
+        return None
 
     def _applied(self, base: list[Seen], built: _Built) -> list[Seen]:
         parts = built.payload.parts

@@ -6,16 +6,12 @@ the tools of turn t-1 left it, on a copy-on-write branch of its own: looking aro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from branchkit.errors import BlobMissing
-from branchkit.harness import truncation
 from branchkit.journal.events import (
-    Delivered,
-    Event,
     Message,
     ModelFailed,
     ModelReplied,
@@ -24,21 +20,14 @@ from branchkit.journal.events import (
     payload_json,
 )
 from branchkit.journal.format import Json
-from branchkit.record.context import Seen
 from branchkit.record.record import Record
-from branchkit.record.seeking import Asked
+from branchkit.replay.hidden import Hidden, hidden_before
+from branchkit.replay.origins import Origins
 from branchkit.replay.recorded import Recorded
 from branchkit.workspace import Branch, Workspaces
 
-
-class Hidden(NamedTuple):
-    """A result of which the model saw only a part."""
-
-    call_id: str
-    rule: str
-    omitted_lines: int
-    omitted_bytes: int
-    full_text: str | None  # None: the blob is not here
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -59,11 +48,20 @@ class Rewound:
     branch: Branch | None
     workspace_note: str
     fold: Callable[[], Record] = field(repr=False)
+    origins: Origins = field(repr=False, compare=False)
 
     @cached_property
     def record(self) -> Record:
         """The record at the end of the turn before."""
         return self.fold()
+
+    def context_table(self) -> pd.DataFrame:
+        """Why each message is in the context: one row a message, in its order.
+
+        Columns as in ``Origin``; ``hidden_lines`` and ``hidden_bytes`` are what truncation kept
+        from the model.
+        """
+        return self.origins.table()
 
     def to_json(self) -> dict[str, Json]:
         """The stable fields of ``branchkit rewind --json``."""
@@ -89,6 +87,7 @@ def rewind(recorded: Recorded, turn: int, *, workspaces: Workspaces | None = Non
     """
     recorded.check_turn(turn, 1, recorded.turns + 1)
     looked = recorded.seen_before(turn)
+    hidden = hidden_before(recorded, turn, looked.context)
     branch, note = _workspace(recorded, turn, workspaces)
     return Rewound(
         journal=recorded.path.name,
@@ -97,10 +96,11 @@ def rewind(recorded: Recorded, turn: int, *, workspaces: Workspaces | None = Non
         context=looked.messages,
         context_hash=looked.context_hash,
         recorded=_what_happened(recorded, turn),
-        hidden=_hidden(recorded, turn, looked.context),
+        hidden=hidden,
         branch=branch,
         workspace_note=note,
         fold=partial(recorded.record_after, turn - 1),
+        origins=Origins(recorded, turn, looked.context, hidden),
     )
 
 
@@ -134,54 +134,3 @@ def _what_happened(recorded: Recorded, turn: int) -> dict[str, Json]:
             case _:
                 continue
     return happened
-
-
-def _hidden(recorded: Recorded, turn: int, context: Sequence[Seen]) -> Sequence[Hidden]:
-    """What truncation kept from the model in the turns before reply ``turn``."""
-    if recorded.parent and turn <= recorded.fork_turn:
-        return _hidden(recorded.parent, turn, context)
-    cuts = recorded.cuts_before(turn)
-    if recorded.parent:
-        return [*_hidden_anew(recorded, context), *(_cut(recorded, event) for event in cuts)]
-    if not isinstance(cuts, Asked):
-        return [_cut(recorded, event) for event in cuts]
-    return Asked(
-        len(cuts), lambda start, stop: [_cut(recorded, event) for event in cuts[start:stop]]
-    )
-
-
-def _cut(recorded: Recorded, event: Event) -> Hidden:
-    cut = event.payload
-    assert isinstance(cut, Delivered)
-    full = _full_text(recorded, cut.call_id)
-    return Hidden(cut.call_id, cut.rule, cut.omitted_lines, cut.omitted_bytes, full)
-
-
-def _hidden_anew(recorded: Recorded, context: Sequence[Seen]) -> Iterator[Hidden]:
-    """What a branch was not shown of results of its prefix, which it may have delivered anew."""
-    rule = recorded.record.components["truncation"].spec
-    lineage = [recorded]
-    while lineage[-1].parent is not None:
-        lineage.append(lineage[-1].parent)
-    delivered = {
-        event.payload.call_id: (run, event.payload)
-        for run in reversed(lineage[1:])
-        for event in run.events
-        if isinstance(event.payload, Delivered) and event.turn <= recorded.fork_turn
-    }
-    for item in context:
-        run, first = delivered.get(item.message.get("tool_call_id", ""), (recorded, None))
-        if first is None:
-            continue
-        full, shown = _full_text(run, first.call_id), item.message.get("content")
-        if first.text is not None and shown == first.text:
-            yield Hidden(first.call_id, first.rule, first.omitted_lines, first.omitted_bytes, full)
-        elif full is not None and (cut := truncation.parse(rule).cut(full)).text == shown != full:
-            yield Hidden(first.call_id, rule, cut.omitted_lines, cut.omitted_bytes, full)
-
-
-def _full_text(recorded: Recorded, call_id: str) -> str | None:
-    try:
-        return recorded.contexts.full_text(call_id)
-    except BlobMissing:
-        return None
