@@ -9,6 +9,7 @@ are neither successes nor failures. ``verdict`` says when counting them would ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,9 +17,15 @@ from typing import NamedTuple
 from branchkit.divergence.exact import p_value, reach
 from branchkit.errors import UsageError
 
+_Z = 1.959963984540054  # the normal distribution's two-sided 95 %
+_TAIL = 0.025  # of an exact bound, each side
+
+# With 6 verdicts the mid-P bounds leave out a true rate of 41 % in 9 of 100 experiments.
+_FULL_UP_TO = 6
+
 
 class Rate(NamedTuple):
-    """``k`` successes of ``n`` verdicts, ``none`` without one; Wilson's 95 % interval.
+    """``k`` successes of ``n`` verdicts, ``none`` without one; a 95 % interval (see ``rate``).
 
     With ``n`` = 0 nothing is known: the interval is 0 to 1.
     """
@@ -36,7 +43,7 @@ class Rate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Arm minus control: Newcombe's 95 % interval and the two-sided p of the exact test.
+    """Arm minus control: ``difference_interval`` and the two-sided p of the exact test.
 
     Where one side has no verdict nothing is known: 0, the interval -1 to 1, p = 1. Interval and
     test are two methods, so near the edge one may exclude zero where the other does not; what is
@@ -52,8 +59,11 @@ class Difference(NamedTuple):
 def rate(outcomes: Iterable[bool | None]) -> Rate:
     """The rate of ``True`` among the verdicts; None is no verdict.
 
-    Wilson's interval holds its 95 % on average (n = 30: 95.3 %). For true rates outside 10-90 % it
-    can fall below 92 % (n = 30: 86 % at a rate of 0.5 %).
+    The 95 % interval is Wilson's, moved out to the mid-P bounds of the binomial where those lie
+    further out; with 6 verdicts or fewer to the full exact bounds (Clopper-Pearson). Wilson's alone
+    holds a true rate near 0 or 1 in as little as 84 % of experiments. This one holds every rate in
+    at least 92 %, whatever the number of verdicts up to 200, and in 95.4-97.0 % on average from 10
+    verdicts on. Below 10 it holds more than 97 % on average: counts are that coarse.
     """
     seen = list(outcomes)
     k, none = seen.count(True), seen.count(None)
@@ -66,16 +76,28 @@ def rate_of(k: int, n: int, none: int = 0) -> Rate:
         raise UsageError(f"{k} successes of {n} with {none} more is no count of branches")
     if n == 0:
         return Rate(0, 0, none, 0.0, 1.0)
-    return Rate(k, n, none, *_wilson(k, n))
+    return Rate(k, n, none, *_interval_of(k, n))
 
 
 def difference(arm: Rate, control: Rate) -> Difference:
-    """How far ``arm`` lies above ``control``, with its uncertainty (Newcombe 1998, method 10)."""
+    """How far ``arm`` lies above ``control``, with its uncertainty."""
     if not arm.n or not control.n:
         return Difference(0.0, -1.0, 1.0, 1.0)
-    low, high = _newcombe(arm.k, arm.n, control.k, control.n)
+    low, high = difference_interval(arm, control)
     p = p_value(arm.k, arm.n, control.k, control.n)
     return Difference(arm.k / arm.n - control.k / control.n, low, high, p)
+
+
+def difference_interval(arm: Rate, control: Rate) -> tuple[float, float]:
+    """The 95 % interval of the difference alone, low and high; both sides need a verdict.
+
+    Newcombe's (1998, method 10: distances to the two intervals' ends, squared and added), made from
+    the intervals of ``rate`` in the place of Wilson's.
+    """
+    one, other = arm.k / arm.n, control.k / control.n
+    low = one - other - math.hypot(one - arm.low, control.high - other)
+    high = one - other + math.hypot(arm.high - one, other - control.low)
+    return low, high
 
 
 def detectable(
@@ -133,26 +155,31 @@ def verdict(arm: Rate, control: Rate, alpha: float = 0.05, *, p: float | None = 
     )
 
 
-# Both are asked for the same few counts again and again (a page drawn anew, simulated experiments).
-@lru_cache(maxsize=4096)
-def _wilson(k: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval, low and high."""
-    from scipy.stats import binomtest
-
-    interval = binomtest(k, n).proportion_ci(0.95, method="wilson")
-    # Rounding may put an end a hair beyond the rate itself (k = 0, k = n).
-    return max(min(float(interval.low), k / n), 0.0), min(max(float(interval.high), k / n), 1.0)
+def _interval_of(k: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a rate, low and high; what is above 1/2 is the mirror of below."""
+    return _lower(k, n), 1.0 - _lower(n - k, n)
 
 
-@lru_cache(maxsize=4096)
-def _newcombe(k: int, n: int, control_k: int, control_n: int) -> tuple[float, float]:
-    """Newcombe's 95 % interval of the difference, low and high."""
-    from statsmodels.stats.proportion import confint_proportions_2indep
+# Asked for the same few counts again and again (a page drawn anew, simulated experiments).
+@lru_cache(maxsize=8192)
+def _lower(k: int, n: int) -> float:
+    """The lower of Wilson's bound and the mid-P bound; the full exact bound for n <= 6."""
+    from scipy.optimize import brentq
+    from scipy.special import betainc
 
-    low, high = confint_proportions_2indep(
-        k, n, control_k, control_n, method="newcomb", compare="diff", alpha=0.05
-    )
-    return float(low), float(high)
+    if k == 0:
+        return 0.0
+    share, z2 = k / n, _Z * _Z
+    spread = _Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    wilson = (share + z2 / (2 * n) - spread) / (1 + z2 / n)
+    counted = 1.0 if n <= _FULL_UP_TO else 0.5
+
+    def tail(rate: float) -> float:
+        """P(more than k) and the counted part of P(exactly k), less what it may be."""
+        more = betainc(k + 1, n - k, rate) if k < n else 0.0
+        return float(more + counted * (betainc(k, n - k + 1, rate) - more)) - _TAIL
+
+    return min(wilson, float(brentq(tail, 0.0, share, xtol=1e-12)))
 
 
 def _too_small(arm: Rate, control: Rate, alpha: float) -> str:

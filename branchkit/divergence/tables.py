@@ -88,8 +88,8 @@ def arms_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
     | arm | str | name |
     | swap | str or None | the swapped component, None = control |
     | branches, k, n, none | int | size; successes of verdicts; branches without a verdict |
-    | rate, low, high | float | k / n with Wilson's 95 % interval; rate is NaN where n = 0 |
-    | delta, delta_low, delta_high | float | arm minus control, Newcombe's 95 %; or NaN |
+    | rate, low, high | float | k / n with the 95 % interval of ``rate``; rate is NaN where n = 0 |
+    | delta, delta_low, delta_high | float | arm minus control, 95 % interval; or NaN |
     | p, p_holm | float | exact test, and corrected over all arms; or NaN |
     | distinct | int | different hash vectors |
     | diverged | int | branches with a t_div |

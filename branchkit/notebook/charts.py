@@ -19,7 +19,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def rates_figure(comparison: Comparison) -> go.Figure:
-    """Success of each arm in per cent with Wilson's 95 % interval; arms without a verdict lack."""
+    """Success of each arm in per cent with its 95 % interval; arms without a verdict lack."""
     import plotly.graph_objects as go
 
     known = [one for one in comparison.summaries if one.success.share is not None]
@@ -39,7 +39,7 @@ def rates_figure(comparison: Comparison) -> go.Figure:
     )
     figure.update_xaxes(range=[-3, 103], title="success, %")
     figure.update_yaxes(autorange="reversed")
-    return figure.update_layout(title="Success with Wilson 95 % intervals", height=320)
+    return figure.update_layout(title="Success with 95 % intervals", height=320)
 
 
 def agreement_figure(comparison: Comparison) -> go.Figure:

@@ -28,7 +28,7 @@ MAX_TEXT_LINES, TEXT_WIDTH = 80, 110
 
 
 def comparison_png(comparison: Comparison) -> bytes:
-    """Map on the left, success rates with Wilson's 95 % intervals on the right."""
+    """Map on the left, success rates with 95 % intervals on the right."""
     from matplotlib import rc_context, rcParamsDefault
 
     grid = pooled(grid_of(comparison))
@@ -163,7 +163,7 @@ def _draw_boxes(axes: Any, boxes: Mapping[str, list[Box]]) -> None:
 
 
 def _draw_rates(axes: Any, summaries: list[ArmSummary]) -> None:
-    axes.set_title("success, Wilson 95 % interval", fontsize=9)
+    axes.set_title("success, 95 % interval", fontsize=9)
     for place, one in enumerate(summaries):
         rate = one.success
         axes.hlines(place, rate.low * 100, rate.high * 100, color=palette.PASS, linewidth=3)

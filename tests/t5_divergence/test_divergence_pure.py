@@ -14,9 +14,9 @@ MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__in
 READS_EVENTS = {"branchkit.journal.events", "branchkit.journal.format"}
 
 ALLOWED = {
-    "__future__", "collections", "collections.abc", "dataclasses", "functools", "itertools",
-    "numpy", "numpy.typing", "pandas", "scipy.optimize", "scipy.stats",
-    "statsmodels.stats.multitest", "statsmodels.stats.proportion", "textwrap", "typing",
+    "__future__", "collections", "collections.abc", "dataclasses", "functools", "itertools", "math",
+    "numpy", "numpy.typing", "pandas", "scipy.optimize", "scipy.special", "scipy.stats",
+    "statsmodels.stats.multitest", "textwrap", "typing",
     "branchkit.errors",
 }  # fmt: skip
 
