@@ -86,6 +86,7 @@ class Session:
         self._known = {item.message_hash: item for item in self._base.later}
         self._last: list[_Hashed] = []  # the last context as it was handed in
         self._copies: list[Message] = []  # its messages as they were then
+        self._items: list[Seen] = []  # and as they are known
         self._open_turn: tuple[int, int, str] | None = None  # turn, seq of its reply, record before
 
     @property
@@ -362,16 +363,24 @@ class Session:
                 same = known is not None and known.copied == message
                 self._last.append(known if known and same else self._hashed(message))
             self._copies = [known.copied for known in self._last]
-            return [known.item for known in self._last]
+            self._items = [known.item for known in self._last]
+            return list(self._items)
         for message in given[count:]:
-            self._last.append(self._hashed(message))
-            self._copies.append(self._last[-1].copied)
-        return [known.item for known in self._last]
+            known = self._hashed(message)
+            self._last.append(known)
+            self._copies.append(known.copied)
+            self._items.append(known.item)
+        return list(self._items)
 
     def _hashed(self, message: Message) -> _Hashed:
         copied = copy.deepcopy(message)
-        item = seen(self._mode.redact.value(copied))
-        return _Hashed(message, copied, self._known.get(item.message_hash, item))
+        item = seen(copied)
+        known = self._known.get(item.message_hash)
+        if known is None:  # else it has been redacted before
+            clean = self._mode.redact.value(copied)
+            item = item if clean is copied else seen(clean)
+            known = self._known.get(item.message_hash, item)
+        return _Hashed(message, copied, known)
 
     def _remember(self, message: Message, event: Event) -> None:
         item = seen(message, event.seq)

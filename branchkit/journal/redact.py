@@ -112,6 +112,27 @@ class Redactor:
             *(_header(name) for name in self.rules.drop_headers),
             *(rule for name in self.rules.fields() for rule in _fields(name)),
         ]
+        words = {needle for rule in self._rules for needle in rule.needles}
+        words |= self._names | {_in_json(value) for value, _ in self._values}
+        # A word that holds another one is found with it.
+        self._words = sorted(w for w in words if not any(o in w for o in words if o != w))
+        self._raw_words = [word.encode() for word in self._words]
+
+    def _is_clean(self, value: Any) -> bool:
+        """Whether no rule can apply to ``value``. Where it cannot tell, it says no.
+
+        Most events hold no secret. Looking for the rules' words in one JSON text of all of it is
+        twenty times cheaper than looking at each text in it (tests/benchmarks/journal.py).
+        """
+        try:
+            raw = msgspec.json.encode(value)
+        except (TypeError, ValueError):  # half a character, or what is no JSON
+            return False
+        if raw.isascii():
+            low = raw.lower()
+            return all(word not in low for word in self._raw_words)
+        text = raw.decode().lower()
+        return not any(word in text for word in self._words)
 
     def text(self, text: str) -> str:
         """``text`` with a marker in the place of each secret."""
@@ -130,22 +151,28 @@ class Redactor:
 
         The value itself is given back where there was nothing to do.
         """
+        return value if self._is_clean(value) else self._value(value)
+
+    def _value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            fresh_list = [self.value(each) for each in value]
+            fresh_list = [self._value(each) for each in value]
             return fresh_list if any(a is not b for a, b in _pairs(fresh_list, value)) else value
         if isinstance(value, dict):
             fresh = {name: self._field(name, each) for name, each in value.items()}
             return fresh if any(fresh[name] is not value[name] for name in value) else value
-        return self.payload(value) if isinstance(value, msgspec.Struct) else value
+        return self._payload(value) if isinstance(value, msgspec.Struct) else value
 
     def payload(self, payload: S) -> S:
         """A payload, or a part of one, redacted field by field; itself where nothing is to do."""
+        return payload if self._is_clean(payload) else self._payload(payload)
+
+    def _payload(self, payload: S) -> S:
         fresh = {}
         for name in payload.__struct_fields__:
             old = getattr(payload, name)
-            if (new := self.value(old)) is not old:
+            if (new := self._value(old)) is not old:
                 fresh[name] = new
         return msgspec.structs.replace(payload, **fresh) if fresh else payload
 
@@ -153,7 +180,7 @@ class Redactor:
         if name.lower() in self._names and isinstance(value, str) and value:
             marker = f"[redacted:{name.lower()}]"
             return value if value == marker else marker
-        return self.value(value)
+        return self._value(value)
 
     def body(self, data: bytes) -> bytes:
         """At most ``max_body_bytes`` of a request's or reply's body, redacted."""
@@ -236,6 +263,11 @@ def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
         and not value.isdigit()
         and not value.startswith(("/", "./", "~"))
     }
+
+
+def _in_json(value: str) -> str:
+    """``value`` as it stands in a JSON text, in lower case."""
+    return msgspec.json.encode(value).decode()[1:-1].lower()
 
 
 def _pairs(one: list[Any], two: list[Any]) -> Iterable[tuple[Any, Any]]:

@@ -162,3 +162,17 @@ def test_a_settings_file_that_says_nothing_known_is_refused(
     path.write_text(text)
     with pytest.raises(UsageError, match=said):
         redactor({"BRANCHKIT_REDACTION": str(path)})
+
+
+@given(st.recursive(st.text() | st.sampled_from([*SECRETS, "pass", "ſk-", "\u212a"]) | st.none(),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
+def test_a_look_at_the_whole_finds_what_a_look_at_each_part_finds(value: object) -> None:
+    """The quick look at one JSON text of a value never calls one clean that is not."""
+    one = Redactor(values={"A_KEY": 'quo"ted\\secret', "B_KEY": "Straße-secret"})
+    assert one.value(value) == one._value(value)
+
+
+@pytest.mark.parametrize("secret", ['quo"ted\\secret', "Straße-secret", "line\nof\ttwo parts"])
+def test_a_value_that_json_escapes_is_found(secret: str) -> None:
+    one = Redactor(values={"A_KEY": secret})
+    assert one.value({"a": [f"x{secret}y"]}) == {"a": ["x[redacted:A_KEY]y"]}
