@@ -39,7 +39,9 @@ def _reading(made: Mapping[str, argparse.ArgumentParser]) -> None:
     for name in ("import", "show", "verify", "rewind", "when", "replay"):
         made[name].add_argument("file", type=Path)
     made["import"].add_argument("-o", "--out", type=Path)
-    made["verify"].add_argument("--anchor", help="hash of the last event, kept elsewhere")
+    made["verify"].add_argument(
+        "--anchor", help="hash of the last event, kept elsewhere (default: NAME.head)"
+    )
     made["rewind"].add_argument("turn", type=int)
     made["rewind"].add_argument("--parent", type=Path)
     made["rewind"].add_argument("--no-workspace", action="store_true")

@@ -13,6 +13,7 @@ from branchkit.errors import InputRefused, UsageError
 from branchkit.imports.detect import FORMATS, Found, recognise
 from branchkit.imports.run import Child, Compaction, Fidelity, ImportedRun
 from branchkit.imports.write import write_run
+from branchkit.journal.anchor import head_path
 from branchkit.journal.blobs import Blobs, store_directory
 from branchkit.journal.events import Issue, Origin, call_step
 from branchkit.journal.file import SUFFIX
@@ -133,7 +134,7 @@ def _target(path: Path, out: Path | None) -> Path:
 
 
 def _publish(run: ImportedRun, origin: Origin, journal: Path) -> None:
-    """Journal and pack under their names, each in one step, the pack first: it is referred to."""
+    """Pack, journal and its head under their names, each in one step, in the order of reference."""
     blobs = Blobs(store_directory() / "blobs")
     disk.make_directory(journal.parent)
     written = disk.temporary_beside(journal)
@@ -142,7 +143,10 @@ def _publish(run: ImportedRun, origin: Origin, journal: Path) -> None:
         addresses = write_run(run, origin, written, blobs)
         if addresses:
             write_pack(packed, [(f"blobs/{sha256}", blobs.get(sha256)) for sha256 in addresses])
-        pairs = [(packed, pack_path(journal)), (written, journal)]
+        pairs = [
+            (packed, pack_path(journal)), (written, journal),
+            (head_path(written), head_path(journal)),
+        ]  # fmt: skip
         present = [(new, target) for new, target in pairs if new.exists()]
         for new, target in present:
             _refuse_other(new, target)
@@ -150,8 +154,8 @@ def _publish(run: ImportedRun, origin: Origin, journal: Path) -> None:
             disk.rename(new, target)
         disk.fsync_dir(journal.parent)
     finally:
-        written.unlink(missing_ok=True)
-        packed.unlink(missing_ok=True)
+        for left in (written, packed, head_path(written)):
+            left.unlink(missing_ok=True)
 
 
 def _refuse_other(new: Path, target: Path) -> None:

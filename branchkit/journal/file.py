@@ -15,6 +15,7 @@ from pathlib import Path
 
 from branchkit import disk
 from branchkit.errors import DiskFull, ForkDetected, JournalDamaged, JournalPoisoned
+from branchkit.journal.anchor import keep_head
 from branchkit.journal.chain import link, seal
 from branchkit.journal.events import Event, Payload
 from branchkit.journal.format import ZERO_HASH
@@ -242,13 +243,18 @@ class Writer:
             )
 
     def close(self) -> None:
-        """Commit what is pending and let the lock go; a second call does nothing."""
+        """Commit what is pending, keep the head in ``NAME.head``, and let the lock go.
+
+        A second call does nothing.
+        """
         if self._closed:
             return
         self._closed = True
         try:
             if not self._poisoned:
                 self.commit()
+                if self._durable[0]:
+                    keep_head(self.path, self._durable[1])
         finally:
             self._poisoned = self._poisoned or "it is closed"
             if self._fd is not None:

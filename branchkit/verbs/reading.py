@@ -54,12 +54,16 @@ def show(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Check the hash chain of a journal, and its end against an anchor."""
+    """Check the hash chain of a journal, and its end against an anchor or its NAME.head."""
+    from branchkit.journal.anchor import kept_head, verify_kept
     from branchkit.journal.file import damage_error, verify
 
-    found = verify(options.file, anchor=options.anchor)
+    if options.anchor is None:
+        found, anchor = verify_kept(options.file), kept_head(options.file)
+    else:
+        found, anchor = verify(options.file, anchor=options.anchor), options.anchor
     value = {
-        "ok": found.ok, "events": found.events, "head": found.head,
+        "ok": found.ok, "events": found.events, "head": found.head, "anchor": anchor,
         "damage": [
             {"seq": one.seq, "line": one.line, "offset": one.offset, "code": one.code,
              "detail": one.detail}

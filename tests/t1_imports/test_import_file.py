@@ -16,6 +16,7 @@ from imported import FILES, FIXTURES, fixture_json, opened, saved
 
 from branchkit.errors import InputRefused, UsageError
 from branchkit.imports import import_file, refused_json, sniff
+from branchkit.journal.anchor import head_path, verify_kept
 from branchkit.journal.file import verify
 from branchkit.journal.pack import pack_path
 from branchkit.replay.recorded import Recorded
@@ -36,8 +37,8 @@ def test_two_imports_are_the_same_bytes_and_the_input_is_as_it_was(
         pairs.append((imported.journal.read_bytes(), pack.exists() and pack.read_bytes()))
         assert verify(imported.journal).ok
         assert sorted(path.suffix for path in imported.journal.parent.iterdir()) in (
-            [".jsonl"],
-            [".jsonl", ".pack"],
+            [".head", ".jsonl"],
+            [".head", ".jsonl", ".pack"],
         )
     assert pairs[0] == pairs[1]
     assert str(tmp_path).encode() not in pairs[0][0]
@@ -105,7 +106,9 @@ def test_an_own_file_of_that_name_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds something else"):
         import_file(FIXTURES / "mini_v2.traj.json", target)
     assert target.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [target.name]
+    files = sorted(path for path in tmp_path.iterdir() if path.is_file())
+    assert files == [head_path(target), target]
+    assert verify_kept(target).ok
 
 
 def test_the_journal_stands_where_the_caller_is(

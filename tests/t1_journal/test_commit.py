@@ -105,8 +105,8 @@ def test_all_who_wait_share_one_barrier(tmp_path: Path, barrier: Gate) -> None:
         wait_until(lambda: queued(writer) == 63)
         barrier.opened.set()
         assert {one.result().seq for one in [first, *rest]} == set(range(1, 65))
-    writer.close()
     assert barrier.calls == 2
+    writer.close()
     assert writer.counts == (64, 2)
     assert writer.counts.mean_batch == 32
 

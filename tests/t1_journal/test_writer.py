@@ -23,6 +23,7 @@ from journals import (
 
 from branchkit import disk
 from branchkit.errors import JournalDamaged, JournalLocked, JournalPoisoned
+from branchkit.journal.anchor import head_path
 from branchkit.journal.file import read, verify
 
 
@@ -36,7 +37,7 @@ def test_a_new_journal_is_private_and_reads_back(tmp_path: Path) -> None:
     assert [event.seq for event in events] == list(range(13))
     assert {event.recorded_at for event in events} == {NOW}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert sorted(item.name for item in path.parent.iterdir()) == [path.name]
+    assert sorted(path.parent.iterdir()) == [head_path(path), path]
 
 
 def test_nothing_is_on_disk_before_the_first_commit(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_damage_before_the_end_is_refused_and_left_alone(tmp_path: Path, line: i
     with pytest.raises(JournalDamaged, match=f"event {line}: hash_mismatch"):
         open_writer(path)
     assert path.read_bytes() == damaged
-    assert [item.name for item in tmp_path.iterdir()] == [path.name]
+    assert sorted(tmp_path.iterdir()) == [head_path(path), path]
 
 
 @pytest.mark.parametrize("content", [b"", b'{"event_hash":"sha'])

@@ -238,7 +238,7 @@ def test_what_branches_leave(forked: Tried, store: Path) -> None:
     assert not [name for name in left if "control" in name or "decision" in name]
     assert forked.found.directory is not None
     names = {path.suffix for path in forked.found.directory.iterdir()}
-    assert names == {".json", ".jsonl"}
+    assert names == {".json", ".jsonl", ".head"}
 
 
 def test_a_killed_worker_loses_its_branch_alone(

@@ -90,7 +90,10 @@ def test_a_damaged_journal_names_line_byte_and_event(tmp_path: Path, store: Path
 
 def test_verify_rewind_replay_and_when_have_their_stable_fields(store: Path) -> None:
     verified = answer("verify", SAMPLE, "--anchor", HEAD, store=store)
-    assert verified == {"ok": True, "events": 219, "head": HEAD, "damage": []}
+    assert verified == {
+        "ok": True, "events": 219, "head": HEAD, "anchor": HEAD, "damage": [],
+    }  # fmt: skip
+    assert answer("verify", SAMPLE, store=store) == verified, "by its NAME.head"
     rewound = answer("rewind", SAMPLE, 23, store=store)
     assert {"turn", "context", "context_hash", "record", "recorded", "workspace"} <= rewound.keys()
     assert "protected" not in rewound["context"][-1]["content"]
