@@ -25,6 +25,7 @@ from branchkit.notebook.arguments import (
     when_parser,
     words,
 )
+from branchkit.notebook.complete import register_completions
 from branchkit.notebook.formats import register_formats
 from branchkit.notebook.session import SESSION
 
@@ -216,10 +217,11 @@ _MAGICS: dict[str, tuple[Callable[[Any], Any], Callable[[], Parser]]] = {
 
 
 def register(shell: InteractiveShell) -> None:
-    """Put the magics and the formats of results into a running IPython."""
+    """Put the magics, their completions and the formats of results into a running IPython."""
     for name, (act, parser) in _MAGICS.items():
         kind = "line_cell" if name == "fork" else "line"
         shell.magics_manager.register_function(_magic(shell, name, act, parser), kind, name)
+    register_completions(shell, {name: parser for name, (_, parser) in _MAGICS.items()})
     register_formats(shell)
 
 
