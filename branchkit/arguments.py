@@ -124,6 +124,7 @@ def _fork_options(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--size", action="append", default=[], metavar="ARM=N", help="another size for one arm")
     add("--check", metavar="CMD", help="run in each branch's workspace: exit 0 is success")
     add("--seed", type=int, default=0)
+    add("--paired", action="store_true", help="branches of equal seed decide, in pairs")
     add("--no-control", action="store_true", help="leave the control arm out")
     add("--max-turns", type=int, help="live turns a branch (what the record still had + 10)")
     add("--max-calls", type=int, help="model calls a branch")

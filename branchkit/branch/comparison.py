@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import astuple, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +21,10 @@ from branchkit.divergence.statistics import verdict
 from branchkit.divergence.tables import (
     ArmSummary,
     BranchRow,
+    agreement_frame,
     arms_frame,
     branches_frame,
+    found_against,
     hashes_frame,
     summarize,
 )
@@ -61,6 +64,7 @@ class ForkFacts(NamedTuple):
     record_ok: bool | None
     record_output: str
     workspace_note: str
+    paired: bool = False  # said before the fork: the paired test decides
 
 
 class BranchView(NamedTuple):
@@ -143,6 +147,7 @@ class Comparison:
                 workspace=ends[result.journal],
                 limited=result.status != "completed",
                 start=self.facts.turn + 1,
+                number=result.number,
             )
             found.append(self._view(result, row, vectors))
         return found
@@ -184,7 +189,8 @@ class Comparison:
     @cached_property
     def summaries(self) -> list[ArmSummary]:
         """One summary an arm, the control arm first."""
-        return summarize([view.row for view in self.branches], self.record_vector)
+        rows = [view.row for view in self.branches]
+        return summarize(rows, self.record_vector, in_pairs=self.facts.paired)
 
     @property
     def prefix_model_calls(self) -> int:
@@ -193,11 +199,25 @@ class Comparison:
 
     def arms_table(self) -> pd.DataFrame:
         """One row an arm; columns as in ``divergence.tables.arms_frame``."""
-        return arms_frame([view.row for view in self.branches], self.record_vector)
+        rows = [view.row for view in self.branches]
+        return arms_frame(rows, self.record_vector, in_pairs=self.facts.paired)
 
     def branches_table(self) -> pd.DataFrame:
         """One row a branch; columns as in ``divergence.tables.branches_frame``."""
         return branches_frame([view.row for view in self.branches], self.record_vector)
+
+    def agreement_table(self) -> pd.DataFrame:
+        """The survival of agreement by arm and turn; see ``divergence.tables.agreement_frame``."""
+        views = self.branches
+        baselines = {view.row.journal: view.baseline for view in views}
+        return agreement_frame([view.row for view in views], baselines)
+
+    def outcomes_table(self) -> pd.DataFrame:
+        """One row a group of equal ends, columns as the fields of ``outcomes.Group`` (R67)."""
+        import pandas as pd
+
+        columns = [field.name for field in fields(Group)]
+        return pd.DataFrame([astuple(group) for group in self.outcomes()], columns=columns)
 
     def hashes_table(self, field: Any = "action") -> pd.DataFrame:
         """Branches x turns of one hash: context, action, observation, workspace or reply."""
@@ -223,7 +243,7 @@ class Comparison:
         if control is None:
             return ["There is no control arm, so nothing can be concluded about a swap."]
         return [
-            f"{one.arm}: {verdict(one.success, control.success, p=one.p_holm)}"
+            f"{one.arm}: {_sentence(one, control)}"
             for one in self.summaries
             if one.swapped is not None
         ]
@@ -251,6 +271,12 @@ class Comparison:
             "verdicts": self.verdicts(),
         }  # fmt: skip
 
+    def _found(self, summary: ArmSummary) -> dict[str, Json] | None:
+        """Which arm rates as many branches would find; None for the control arm and beside none."""
+        if summary.against is None:
+            return None
+        return dict(found_against(summary, self.summaries[0])._asdict())
+
     def _arm_json(self, summary: ArmSummary, swap: dict[str, str] | None) -> dict[str, Json]:
         against = summary.against
         return {
@@ -266,6 +292,9 @@ class Comparison:
             },
             "p": against.p if against else None,
             "p_holm": summary.p_holm,
+            "test": summary.test if against else None,
+            "paired": summary.pairs._asdict() if summary.pairs else None,
+            "found": self._found(summary),
             "difference": against._asdict() if against else None,
             "distinct": summary.distinct,
             "branches": [
@@ -283,6 +312,11 @@ class Comparison:
                 if view.row.arm == summary.arm
             ],
         }
+
+
+def _sentence(one: ArmSummary, control: ArmSummary) -> str:
+    test = "paired exact" if one.test == "paired" else "exact"
+    return verdict(one.success, control.success, p=one.p_holm, arms=one.arms, test=test)
 
 
 def _events(journal: str) -> list[Event]:

@@ -53,6 +53,7 @@ class Options(NamedTuple):
     jobs: int = os.cpu_count() or 1
     backend: Backend = "auto"
     store: Path | None = None
+    paired: bool = False  # the paired test decides; to be said before there is anything to see
 
 
 def fork(
@@ -133,6 +134,7 @@ def _facts(
         record_ok=None,
         record_output="",
         workspace_note=note,
+        paired=options.paired,
     )
 
 

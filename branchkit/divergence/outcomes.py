@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from branchkit.divergence.align import Vector, first_divergence
+
 
 class BranchEnd(NamedTuple):
     """Where one branch ended: its workspace's hash (None: not hashed) and its check's verdict."""
@@ -33,16 +35,68 @@ class Group:
     failed: int
 
 
-def agreement(t_divs: Iterable[int | None], turns: Iterable[int]) -> list[float]:
-    """The fraction of branches still equal to the record after each of ``turns``.
+class Stay(NamedTuple):
+    """How long one branch was seen to agree with the record.
 
-    ``t_divs`` has one entry a branch, None for one that never left. No branch, no curve: [].
-    A branch that ended early has left at the first turn it lacks, so nothing is censored.
+    ``left``: its t_div, None if it never left. ``seen``: for one that was cut off while it still
+    agreed (a limit, a person, a failure), the last turn that is known; None: it went to its end.
     """
-    left = list(t_divs)
-    if not left:
-        return []
-    return [sum(t_div is None or t_div > turn for t_div in left) / len(left) for turn in turns]
+
+    left: int | None
+    seen: int | None = None
+
+
+class Step(NamedTuple):
+    """One turn of a survival curve: who was still there and who left; ``agree`` is None if unknown.
+
+    ``censored`` were cut off after this turn, while they still agreed.
+    """
+
+    turn: int
+    at_risk: int
+    left: int
+    censored: int
+    agree: float | None
+
+
+def stay(vector: Vector, record: Vector, *, start: int | None, limited: bool) -> Stay:
+    """How long a branch stayed; ``start`` and ``limited`` as in ``cause``.
+
+    A branch that ended early by itself has left at the first turn it lacks. One that was cut off
+    has not: it counts for as long as it was seen.
+    """
+    t_div = first_divergence(vector, record, start=start)
+    if limited and t_div is not None and all(row.turn < t_div for row in vector):
+        return Stay(None, t_div - 1)
+    return Stay(t_div)
+
+
+def agreement(stays: Iterable[Stay], turns: Iterable[int]) -> list[Step]:
+    """The survival curve of agreement with the record over ascending ``turns`` (R61).
+
+    Kaplan and Meier's product, which is the plain fraction as long as nothing was cut off. From the
+    turn on where nobody is left to be seen, and some had not parted, it is not known.
+    """
+    known = list(stays)
+    share: float | None = 1.0 if known else None
+    steps = []
+    for turn in turns:
+        there = [one for one in known if _last(one) >= turn]
+        left = sum(one.left == turn for one in there)
+        if there and share is not None:
+            share *= 1 - left / len(there)
+        elif share:  # an end at 0 stays known: all have left
+            share = None
+        censored = sum(one.left is None and one.seen == turn for one in there)
+        steps.append(Step(turn, len(there), left, censored, share))
+    return steps
+
+
+def _last(one: Stay) -> float:
+    """The last turn at which a branch can be seen to leave."""
+    if one.left is not None:
+        return one.left
+    return float("inf") if one.seen is None else one.seen
 
 
 def outcome_groups(branches: Iterable[BranchEnd]) -> list[Group]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from branchkit.divergence.exact import p_value, reach
+from branchkit.divergence.power import POWER, noise_floor
 from branchkit.errors import UsageError
 
 _Z = 1.959963984540054  # the normal distribution's two-sided 95 %
@@ -100,21 +101,6 @@ def difference_interval(arm: Rate, control: Rate) -> tuple[float, float]:
     return low, high
 
 
-def detectable(
-    n: int, control_rate: float, power: float = 0.8, alpha: float = 0.05
-) -> float | None:
-    """The smallest difference that ``n`` branches an arm find with ``power``; None if none is.
-
-    A rise and a fall are not equally easy to find. This is the larger of the two where both can be
-    found, so that "from this size on" holds for either; where a side has no room it is the other.
-    """
-    if n < 0 or not 0 <= control_rate <= 1 or not 0 < power < 1 or not 0 < alpha < power:
-        raise UsageError(f"n={n}, rate={control_rate}, power={power}, alpha={alpha} cannot be")
-    found = reach(n, n, control_rate, power, alpha)
-    sizes = [abs(side - control_rate) for side in found if side is not None]
-    return max(sizes, default=None)
-
-
 def holm(ps: Iterable[float]) -> list[float]:
     """The p-values corrected for being several (Holm 1979), in the order given."""
     from statsmodels.stats.multitest import multipletests
@@ -125,10 +111,19 @@ def holm(ps: Iterable[float]) -> list[float]:
     return [float(p) for p in multipletests(values, method="holm")[1]]
 
 
-def verdict(arm: Rate, control: Rate, alpha: float = 0.05, *, p: float | None = None) -> str:
+def verdict(
+    arm: Rate,
+    control: Rate,
+    alpha: float = 0.05,
+    *,
+    p: float | None = None,
+    arms: int = 1,
+    test: str = "exact",
+) -> str:
     """One sentence: what may be concluded, what may not, and the noise floor beside it.
 
-    ``p``: the value corrected by ``holm`` where several arms share the control.
+    ``p``: what the named ``test`` found, corrected by ``holm`` where several ``arms`` share the
+    control; left out, it is the exact test's.
     """
     if not arm.n or not control.n:
         which = "control arm" if arm.n else "arm"
@@ -138,12 +133,14 @@ def verdict(arm: Rate, control: Rate, alpha: float = 0.05, *, p: float | None = 
     numbers = (
         f"{_counted(arm)} against {_counted(control)} in the control arm, "
         f"{_points(found.delta)} points (95 % interval {_points(found.low)} to "
-        f"{_points(found.high)}, {'exact' if p is None else 'corrected exact'} p {_p(p_used)}); "
-        f"noise floor: the control arm alone is worth {_interval(control)}"
+        f"{_points(found.high)}, {test if arms == 1 else f'corrected {test}'} p {_p(p_used)}); "
+        f"noise floor: the control arm alone is worth {_interval(control)}, and two arms that do "
+        f"the same may lie {_apart(arm, control)} points apart"
     )
+    strictest = alpha / max(arms, 1)  # Holm's first step
     if p_used > alpha:
-        return f"No difference may be concluded: {numbers}; {_too_small(arm, control, alpha)}."
-    if _missing_could_turn(arm, control, alpha):
+        return f"No difference may be concluded: {numbers}; {_too_small(arm, control, strictest)}."
+    if _missing_could_turn(arm, control, strictest):
         return (
             f"A difference shows, but may not be concluded: {numbers}; counting the "
             f"{arm.none + control.none} branches without a verdict the other way would undo it."
@@ -184,7 +181,7 @@ def _lower(k: int, n: int) -> float:
 
 def _too_small(arm: Rate, control: Rate, alpha: float) -> str:
     """What a result without significance does not show: that there is nothing."""
-    found = reach(arm.n, control.n, control.k / control.n, 0.8, alpha)
+    found = reach(arm.n, control.n, control.k / control.n, POWER, alpha)
     sides = []
     if found.fall is not None:
         sides.append(f"{found.fall * 100:.0f} % or less")
@@ -214,6 +211,10 @@ def _missing_could_turn(arm: Rate, control: Rate, alpha: float) -> bool:
 def _counted(one: Rate) -> str:
     apart = f", {one.none} more without a verdict" if one.none else ""
     return f"{one.k} of {one.n} ({one.k / one.n * 100:.0f} %{apart})"
+
+
+def _apart(arm: Rate, control: Rate) -> str:
+    return f"{noise_floor(arm.n, control.n, control.low, control.high) * 100:.0f}"
 
 
 def _interval(one: Rate) -> str:

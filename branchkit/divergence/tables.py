@@ -5,12 +5,16 @@ pandas is imported inside the builders. Columns are promises; more may be added 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from branchkit.divergence.align import Vector, distinct, first_divergence
 from branchkit.divergence.cause import cause
+from branchkit.divergence.exact import Reach, reach
+from branchkit.divergence.outcomes import Stay, agreement, stay
+from branchkit.divergence.paired import Paired, paired
+from branchkit.divergence.power import POWER, noise_floor
 from branchkit.divergence.statistics import Difference, Rate, difference, holm, rate
 from branchkit.errors import UsageError
 
@@ -43,10 +47,15 @@ class BranchRow(NamedTuple):
     workspace: str | None = None
     limited: bool = False
     start: int | None = None
+    number: int | None = None  # branches of two arms with the same number have the same seed
 
 
 class ArmSummary(NamedTuple):
-    """One arm against the control arm; ``against`` and the two p are None without a control."""
+    """One arm against the control arm; ``against`` and the two p are None without a control.
+
+    ``pairs`` is None where seeds are not known. ``test`` is what ``p_holm`` corrects and what is
+    concluded from: "exact", or "paired" where that was asked for before the fork.
+    """
 
     arm: str
     swapped: str | None
@@ -57,6 +66,9 @@ class ArmSummary(NamedTuple):
     distinct: int
     diverged: int
     drifted: int
+    pairs: Paired | None = None
+    test: str = "exact"
+    arms: int = 1  # tested arms that share the control
 
 
 def branches_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
@@ -80,7 +92,9 @@ def branches_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
     return frame.astype(_BRANCH_COLUMNS)
 
 
-def arms_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
+def arms_frame(
+    rows: Iterable[BranchRow], record: Vector, *, in_pairs: bool = False
+) -> pd.DataFrame:
     """One row an arm, the control arm first.
 
     | column | type | meaning |
@@ -94,30 +108,91 @@ def arms_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
     | distinct | int | different hash vectors |
     | diverged | int | branches with a t_div |
     | drifted | int | branches during which the served model changed (R47) |
+    | test | str | "exact" or "paired": what p_holm corrects |
+    | pairs, gained, lost | Int64 | branches with a common seed; only one of the two succeeded |
+    | p_paired | float | exact McNemar test of those; or NaN |
+    | found_fall, found_rise | float | arm rates that would be found 4 times in 5; or NaN |
+    | noise | float | how far two arms that do the same lie apart, 19 times in 20; or NaN |
     """
     import pandas as pd
 
     columns = [
         "arm", "swap", "branches", "k", "n", "none", "rate", "low", "high", "delta",
         "delta_low", "delta_high", "p", "p_holm", "distinct", "diverged", "drifted",
+        "test", "pairs", "gained", "lost", "p_paired", "found_fall", "found_rise", "noise",
     ]  # fmt: skip
     nan = float("nan")
     found = []
-    for one in summarize(rows, record):
+    summaries = summarize(rows, record, in_pairs=in_pairs)
+    for one in summaries:
         share, apart = one.success.share, one.against or Difference(nan, nan, nan, nan)
         found.append((
             one.arm, one.swapped, one.branches, one.success.k, one.success.n, one.success.none,
             nan if share is None else share, one.success.low, one.success.high, *apart,
             nan if one.p_holm is None else one.p_holm, one.distinct, one.diverged, one.drifted,
+            one.test if one.against else None, *(one.pairs or (None, None, None, nan)),
+            *_planning(one, summaries[0]),
         ))  # fmt: skip
     frame = pd.DataFrame(found, columns=columns, dtype=object)
     # Left to itself pandas makes NaN of the control arm's None.
     return frame.astype({name: _arm_dtype(name) for name in columns})
 
 
-def _arm_dtype(name: str) -> Literal["object", "int64", "float64"]:
-    if name in {"arm", "swap"}:
+def _planning(one: ArmSummary, control: ArmSummary) -> tuple[float, float, float]:
+    """found_fall, found_rise and noise of ``arms_frame``."""
+    nan, mine, other = float("nan"), one.success, control.success
+    if one.against is None or not mine.n or not other.n:
+        return nan, nan, nan
+    found = found_against(one, control)
+    sides = [nan if side is None else side for side in found]
+    return sides[0], sides[1], noise_floor(mine.n, other.n, other.low, other.high)
+
+
+def found_against(one: ArmSummary, control: ArmSummary) -> Reach:
+    """The arm rates that as many branches would find 4 times in 5, against the control as seen."""
+    other = control.success
+    if not other.n:
+        return Reach(None, None)
+    return reach(one.success.n, other.n, other.k / other.n, POWER, 0.05 / one.arms)
+
+
+def agreement_frame(rows: Iterable[BranchRow], records: Mapping[str, Vector]) -> pd.DataFrame:
+    """The survival curve of agreement with the record: one row an arm and turn (R61).
+
+    ``records``: what each branch is held against, by its journal.
+
+    | column | type | meaning |
+    |---|---|---|
+    | arm | str | name |
+    | turn | int | from the turn before the first live one on, where all agree |
+    | at_risk | int | branches that still agree before this turn and are seen in it |
+    | left | int | those whose t_div is this turn |
+    | censored | int | those that were cut off after it, agreeing |
+    | agree | float | Kaplan and Meier's estimate after this turn; NaN where nobody is left to see |
+    """
+    import pandas as pd
+
+    arms: dict[str, list[Stay]] = {}
+    turns: set[int] = set()
+    starts = []
+    for row in rows:
+        record = records[row.journal]
+        kept = stay(row.vector, record, start=row.start, limited=row.limited)
+        arms.setdefault(row.arm, []).append(kept)
+        turns |= {one.turn for one in (*row.vector, *record)}
+        starts.append(row.start or (row.vector[0].turn if row.vector else 1))
+    begin = min(starts, default=1)
+    shown = range(begin - 1, max(turns, default=begin) + 1)
+    found = [(name, *step) for name, stays in arms.items() for step in agreement(stays, shown)]
+    columns = ["arm", "turn", "at_risk", "left", "censored", "agree"]
+    return pd.DataFrame(found, columns=columns).astype({"agree": "float64"})
+
+
+def _arm_dtype(name: str) -> Literal["object", "int64", "Int64", "float64"]:
+    if name in {"arm", "swap", "test"}:
         return "object"
+    if name in {"pairs", "gained", "lost"}:
+        return "Int64"
     counts = {"branches", "k", "n", "none", "distinct", "diverged", "drifted"}
     return "int64" if name in counts else "float64"
 
@@ -144,8 +219,13 @@ def hashes_frame(
     return pd.DataFrame(cells, index=index, columns=pd.Index(turns, name="turn"), dtype=object)
 
 
-def summarize(rows: Iterable[BranchRow], record: Vector) -> list[ArmSummary]:
-    """Each arm beside the control arm, the control first; UsageError where arms mix swaps."""
+def summarize(
+    rows: Iterable[BranchRow], record: Vector, *, in_pairs: bool = False
+) -> list[ArmSummary]:
+    """Each arm beside the control arm, the control first; UsageError where arms mix swaps.
+
+    ``in_pairs``: the paired test decides, and is what is corrected for several arms.
+    """
     arms: dict[str, list[BranchRow]] = {}
     for row in rows:
         arms.setdefault(row.arm, []).append(row)
@@ -158,16 +238,31 @@ def summarize(rows: Iterable[BranchRow], record: Vector) -> list[ArmSummary]:
     success = {name: rate(row.ok for row in members) for name, members in arms.items()}
     tested = [name for name in arms if controls and name not in controls]
     apart = {name: difference(success[name], success[controls[0]]) for name in tested}
-    corrected = dict(zip(tested, holm([apart[name].p for name in tested]), strict=True))
+    pairs = {name: _pairs(arms[name], arms[controls[0]]) for name in tested}
+    deciding = [_deciding(apart[name], pairs[name], in_pairs) for name in tested]
+    corrected = dict(zip(tested, holm(deciding), strict=True))
     return [
         ArmSummary(
             name, arms[name][0].swapped, len(arms[name]), success[name], apart.get(name),
             corrected.get(name), distinct(row.vector for row in arms[name]),
             sum(_left(row, record) for row in arms[name]),
-            sum(drift_turn(row.vector) is not None for row in arms[name]),
+            sum(drift_turn(row.vector) is not None for row in arms[name]), pairs.get(name),
+            "paired" if in_pairs and pairs.get(name) else "exact", max(len(tested), 1),
         )
         for name in [*controls, *(name for name in arms if name not in controls)]
     ]  # fmt: skip
+
+
+def _pairs(arm: Sequence[BranchRow], control: Sequence[BranchRow]) -> Paired | None:
+    """The paired test of two arms; None where a branch has no number."""
+    if any(row.number is None for row in (*arm, *control)):
+        return None
+    ours, theirs = ({row.number or 0: row.ok for row in rows} for rows in (arm, control))
+    return paired(ours, theirs)
+
+
+def _deciding(apart: Difference, pairs: Paired | None, in_pairs: bool) -> float:
+    return pairs.p if in_pairs and pairs else apart.p
 
 
 def drift_turn(vector: Vector) -> int | None:

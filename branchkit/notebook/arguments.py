@@ -106,6 +106,7 @@ def fork_parser() -> Parser:
     add("--size", action="append", default=[])
     add("--check")
     add("--seed", type=int, default=0)
+    add("--paired", action="store_true")
     add("--no-control", dest="control", action="store_false")
     add("--max-turns", type=int)
     add("--max-calls", type=int)

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from branchkit.divergence.outcomes import agreement
 from branchkit.notebook import palette
-from branchkit.notebook.grid import grid_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -46,15 +44,12 @@ def agreement_figure(comparison: Comparison) -> go.Figure:
     """The share of each arm's branches that still agree with the record after each turn."""
     import plotly.graph_objects as go
 
-    grid = grid_of(comparison)
-    turns = np.arange(grid.first_turn - 1, grid.first_turn + grid.turns)
     figure = go.Figure()
-    for place, (arm, rows) in enumerate(grid.arms()):
-        shares = np.array(agreement((row.t_div for row in rows), turns.tolist())) * 100
+    for place, (arm, rows) in enumerate(comparison.agreement_table().groupby("arm", sort=False)):
         figure.add_scatter(
-            x=turns,
-            y=shares,
-            name=arm,
+            x=rows["turn"].to_numpy(),
+            y=rows["agree"].to_numpy() * 100,
+            name=str(arm),
             mode="lines+markers",
             line={
                 "shape": "hv",

@@ -80,13 +80,15 @@ def fork(options: Any) -> Comparison:
     """Branch the open run after turn T: an arm for each swap beside a control arm, all checked.
 
     %fork T [--swap COMPONENT=SPEC]... [-n N] [--size ARM=N]... [--check CMD] [--seed S]
-            [--no-control] [--max-turns M] [--max-calls M] [--from K] [--no-sandbox] [--model SPEC]
+            [--paired] [--no-control] [--max-turns M] [--max-calls M] [--from K] [--no-sandbox]
+            [--model SPEC]
 
       --swap       one changed component is one arm: model, sampling, prompt, truncation, policy,
                    parser, or a what-if: observation=CALL:@FILE, decision=@FILE
       -n           branches an arm
       --size       another size for one arm: --size model=local:smollm2=8
       --check      run in each branch's files at its end: exit 0 success, 1-125 failure
+      --paired     branches of equal seed are compared in pairs, and that test decides
       --from       deliver only results of turns >= K anew
       --model      asked in every arm, for a run whose own model cannot be asked
 

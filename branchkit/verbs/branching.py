@@ -54,11 +54,14 @@ def fork(options: argparse.Namespace) -> int:
     from branchkit.branch.api import open_run
     from branchkit.branch.fork import Options, estimate
     from branchkit.branch.text import comparison_text
+    from branchkit.divergence.power import plan_sentence
 
     chosen = _fork_options(options)
     with open_run(options.file) as run:
         calls = estimate(run.recorded, options.turn, options.swap, Options(**chosen))
         print(f"at most {calls} model calls", file=sys.stderr)
+        if chosen["check"] is not None and chosen["control"] and options.swap:
+            print(plan_sentence(options.n, arms=len(options.swap)), file=sys.stderr)
         found = run.fork(
             options.turn, swap=options.swap, progress=progress_of("branches"), **chosen
         )
@@ -85,5 +88,6 @@ def _fork_options(options: argparse.Namespace) -> dict[str, Any]:
         "max_calls": options.max_calls, "redeliver_from": options.redeliver_from,
         "model": options.model, "isolated": not options.no_sandbox, "store": options.store,
         "workspace": options.workspace, "sizes": sizes_of(options.size),
+        "paired": options.paired,
     }  # fmt: skip
     return chosen if options.jobs is None else chosen | {"jobs": options.jobs}

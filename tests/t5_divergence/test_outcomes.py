@@ -1,23 +1,61 @@
 """Agreement with the record over the turns, and outcome groups."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from branchkit.divergence.outcomes import BranchEnd, Group, agreement, outcome_groups
+from branchkit.divergence.align import TurnHashes
+from branchkit.divergence.outcomes import (
+    BranchEnd,
+    Group,
+    Stay,
+    Step,
+    agreement,
+    outcome_groups,
+    stay,
+)
 
 
 def test_agreement_by_hand() -> None:
     """R61: four branches, parting at 5, 6, 6 and never."""
-    assert agreement([5, 6, None, 6], range(4, 8)) == [1.0, 0.75, 0.25, 0.25]
-    assert agreement([], range(4, 8)) == []
+    stays = [Stay(5), Stay(6), Stay(None), Stay(6)]
+    assert agreement(stays, range(4, 8)) == [
+        Step(4, 4, 0, 0, 1.0), Step(5, 4, 1, 0, 0.75), Step(6, 3, 2, 0, 0.25),
+        Step(7, 1, 0, 0, 0.25),
+    ]  # fmt: skip
+    assert [one.agree for one in agreement([], range(4, 8))] == [None] * 4
+
+
+def test_agreement_of_branches_that_were_cut_off() -> None:
+    """R61: Kaplan and Meier by hand: 1 of 4 leaves, one is cut off, then 1 of the 2 left leaves."""
+    stays = [Stay(5), Stay(None, 5), Stay(7), Stay(None, 7)]
+    found = agreement(stays, range(4, 10))
+    assert [one.agree for one in found] == [1.0, 0.75, 0.75, 0.375, None, None]
+    assert [one.censored for one in found] == [0, 1, 0, 1, 0, 0]
+    assert [one.agree for one in agreement([Stay(5), Stay(5)], range(4, 8))] == [1.0, 0, 0, 0]
+
+
+def test_a_branch_that_a_limit_ended_has_not_left() -> None:
+    """R61: one that ended by itself has, at the first turn it lacks; so has one that went on."""
+    record = tuple(TurnHashes(turn, "c", "a", "o", None, "m") for turn in range(1, 9))
+    branch, other = record[3:6], (*record[3:5], record[5]._replace(action="b"))
+    assert stay(branch, record, start=4, limited=True) == Stay(None, 6)
+    assert stay(branch, record, start=4, limited=False) == Stay(7)
+    assert stay(other, record, start=4, limited=True) == Stay(6)
+    assert stay(record[3:], record[:6], start=4, limited=True) == Stay(7)
+    assert stay((), record, start=4, limited=True) == Stay(None, 3)
+    assert stay(record[3:], record, start=4, limited=True) == Stay(None)
 
 
 @given(st.lists(st.none() | st.integers(1, 20), min_size=1))
 def test_agreement_only_falls(t_divs: list[int | None]) -> None:
-    found = agreement(t_divs, range(21))
+    """R61: with nothing cut off it is the plain fraction."""
+    steps = agreement([Stay(t_div) for t_div in t_divs], range(21))
+    found = [one.agree for one in steps if one.agree is not None]
     assert found == sorted(found, reverse=True)
     assert found[0] == 1.0
-    assert found[-1] == t_divs.count(None) / len(t_divs)
+    there = [sum(left is None or left > turn for left in t_divs) for turn in range(21)]
+    assert found == pytest.approx([count / len(t_divs) for count in there])
 
 
 def test_planted_groups() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.special import betainc
 from scipy.stats import binom, binomtest
 
+from branchkit.divergence.power import detectable
 from branchkit.divergence.statistics import (
     Rate,
-    detectable,
     difference,
     difference_interval,
     holm,
@@ -192,6 +192,13 @@ def test_holm_only_raises_and_keeps_the_order(ps: list[float]) -> None:
     assert [one[1] for one in pairs] == sorted(found)
 
 
+def test_several_arms_need_a_larger_difference() -> None:
+    """R61: what would be found is said for the strictest step of the correction."""
+    alone, among = (verdict(rate_of(12, 30), rate_of(9, 30), arms=arms) for arms in (1, 5))
+    assert "rate of 4 % or less or of 66 % or more would" in alone
+    assert "rate of 0 % or less or of 74 % or more would" in among
+
+
 def test_detectable() -> None:
     """R61: the effect that the chosen n can find; more branches find smaller ones."""
     found = [detectable(n, 0.3) for n in (3, 10, 30, 100)]
@@ -221,15 +228,15 @@ def test_verdict_in_words() -> None:
     assert verdict(rate_of(21, 30), rate_of(9, 30)) == (
         "The arm succeeds more often: 21 of 30 (70 %) against 9 of 30 (30 %) in the control arm, "
         "+40 points (95 % interval +15 to +60, exact p = 0.003); noise floor: the control arm "
-        "alone is worth 16-48 %; this holds for forks from this turn of this run, not for other "
-        "runs."
+        "alone is worth 16-48 %, and two arms that do the same may lie 27 points apart; this holds "
+        "for forks from this turn of this run, not for other runs."
     )
     assert verdict(rate_of(12, 30, 1), rate_of(9, 30)) == (
         "No difference may be concluded: 12 of 30 (40 %, 1 more without a verdict) against 9 of "
         "30 (30 %) in the control arm, +10 points (95 % interval -14 to +33, exact p = 0.530); "
-        "noise floor: the control arm alone is worth 16-48 %; nor that the two are equal: against "
-        "such a control, only a true arm rate of 4 % or less or of 66 % or more would be found 4 "
-        "times in 5."
+        "noise floor: the control arm alone is worth 16-48 %, and two arms that do the same may "
+        "lie 27 points apart; nor that the two are equal: against such a control, only a true arm "
+        "rate of 4 % or less or of 66 % or more would be found 4 times in 5."
     )
     assert verdict(rate_of(0, 0, 5), rate_of(9, 30)) == (
         "Nothing may be concluded: no branch of the arm ended with a verdict."
@@ -241,7 +248,10 @@ def test_verdict_in_words() -> None:
 def test_verdict_falls_with_the_correction() -> None:
     """R61: several arms against one control."""
     assert verdict(rate_of(21, 30), rate_of(9, 30), p=0.2).startswith("No difference may")
-    assert "corrected exact p = 0.009" in verdict(rate_of(21, 30), rate_of(9, 30), p=0.009)
+    said = verdict(rate_of(21, 30), rate_of(9, 30), p=0.009, arms=3)
+    assert "corrected exact p = 0.009" in said
+    said = verdict(rate_of(21, 30), rate_of(9, 30), p=0.009, test="paired exact")
+    assert "points (95 % interval +15 to +60, paired exact p = 0.009)" in said
 
 
 @pytest.mark.parametrize("mirrored", [False, True])

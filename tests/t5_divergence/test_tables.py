@@ -7,6 +7,7 @@ import pytest
 from branchkit.divergence.align import TurnHashes, Vector
 from branchkit.divergence.tables import (
     BranchRow,
+    agreement_frame,
     arms_frame,
     branches_frame,
     drift_turn,
@@ -79,6 +80,51 @@ def test_arms_that_cannot_be_are_refused() -> None:
         arms_frame([ROWS[-1], ROWS[-1]._replace(arm="other")], RECORD)
 
 
+def seeded(arm: str, swapped: str | None, oks: str) -> list[BranchRow]:
+    return [
+        BranchRow(arm, f"{arm}{at}", swapped, vector("def", 4), ok == "+", start=4, number=at)
+        for at, ok in enumerate(oks)
+    ]
+
+
+def test_pairs_of_equal_seed_and_what_would_be_found() -> None:
+    """R61: the paired test stands beside, and decides where that is asked for."""
+    rows = [*seeded("c", None, "+-------"), *seeded("a", "model", "+++++++-")]
+    rows += seeded("b", "prompt", "+-------")
+    beside, instead = (
+        arms_frame(rows, RECORD, in_pairs=asked).set_index("arm") for asked in (False, True)
+    )
+    assert [beside[name].to_list()[1] for name in ("pairs", "gained", "lost")] == [8, 6, 0]
+    assert beside["p_paired"].to_list()[1:] == pytest.approx([0.03125, 1.0])
+    assert beside["p_holm"].tolist()[1:] == pytest.approx([2 * beside["p"].to_list()[1], 1.0])
+    assert instead["p_holm"].tolist()[1:] == pytest.approx([0.0625, 1.0])
+    assert (beside["test"].tolist(), instead["test"].tolist()) == (
+        [None, "exact", "exact"], [None, "paired", "paired"],
+    )  # fmt: skip
+    assert beside["found_rise"].to_list()[1:] == pytest.approx([0.9, 0.9], abs=0.1)
+    assert beside["found_fall"].isna().all()
+    assert beside["noise"].to_list()[1:] == [0.5, 0.5]
+    assert beside["pairs"].isna().to_list() == beside["noise"].isna().to_list() == [1, 0, 0]
+
+
+def test_rows_without_numbers_have_no_pairs() -> None:
+    assert arms_frame(ROWS, RECORD, in_pairs=True)["test"].tolist() == [None, "exact"]
+
+
+def test_agreement_by_arm_and_turn() -> None:
+    """R61: a branch that a limit cut off is not one that left."""
+    cut = BranchRow("control", "cut", None, vector("d", 4), limited=True, start=4)
+    rows = [*ROWS[:2], ROWS[11], cut]
+    frame = agreement_frame(rows, {row.journal: RECORD for row in rows})
+    assert list(frame.columns) == ["arm", "turn", "at_risk", "left", "censored", "agree"]
+    arm, control = (frame[frame["arm"] == name] for name in ("prompt=@p", "control"))
+    assert arm["turn"].tolist() == [3, 4, 5, 6]
+    assert arm["agree"].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert control["agree"].tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert control["censored"].tolist() == [0, 1, 0, 0]
+    assert agreement_frame([], {}).empty
+
+
 def test_hashes_by_turn() -> None:
     """R81: the record's row first, columns from the first live turn."""
     frame = hashes_frame([ROWS[0], BranchRow("a", "j", None, vector("ef", 5))], RECORD)
@@ -90,7 +136,7 @@ def test_hashes_by_turn() -> None:
 
 def test_empty_frames_keep_their_columns() -> None:
     assert len(branches_frame([], RECORD).columns) == 11
-    assert len(arms_frame([], RECORD).columns) == 17
+    assert len(arms_frame([], RECORD).columns) == 25
     assert hashes_frame([], ()).shape == (1, 0)
 
 
