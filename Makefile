@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test notebooks lab test-fs crash bench bench-journal bench-map check format lock clean
+.PHONY: setup demo test notebooks lab test-fs crash simulate bench bench-journal bench-map check format lock clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,11 @@ test-fs: setup
 # Another layer of crashes is another line of LAYERS in crash.py.
 crash: setup
 	$(BIN)/python tests/t5_crash/crash.py
+
+# The planted truths of the statistics at full length: 200,000 experiments a figure, each printed
+# with its interval (`make test` has a hundredth of it).
+simulate: setup
+	$(BIN)/python tests/t5_divergence/simulate.py
 
 # Writes docs/performance.md; as root, some twenty minutes, with nothing else running.
 bench: setup
