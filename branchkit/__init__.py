@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from branchkit.durable.own_loop import session as session
     from branchkit.durable.resume import resume as resume
     from branchkit.durable.states import calls as calls
+    from branchkit.durable.wire import wire as wire
     from branchkit.harness.tools import tool as tool
 
 __version__ = "0.1.0"  # the only place where it stands
 
 __all__ = [
     "Key", "KeyMismatch", "NoAnswer", "ProbeAnswer", "Run", "approve", "calls", "cancel",
-    "compare", "open", "resume", "session", "settle", "tool",
+    "compare", "open", "resume", "session", "settle", "tool", "wire",
 ]  # fmt: skip
 
 _PUBLIC = {
@@ -49,6 +50,7 @@ _PUBLIC = {
     "open": ("branchkit.branch.api", "open_run"),
     "session": ("branchkit.durable.own_loop", "session"),
     "tool": ("branchkit.harness.tools", "tool"),
+    "wire": ("branchkit.durable.wire", "wire"),
 }
 
 

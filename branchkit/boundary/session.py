@@ -8,13 +8,13 @@ answer comes from the world (``Recording``) or from the tape (``Replaying``).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from branchkit.boundary.calls import Call, native_calls
 from branchkit.boundary.contract import Contract
+from branchkit.boundary.given import Given
 from branchkit.boundary.mode import Base as Base
 from branchkit.boundary.mode import Decision as Decision
 from branchkit.boundary.mode import Delivery as Delivery
@@ -31,10 +31,12 @@ from branchkit.journal.events import (
     ContextBuilt,
     Delivered,
     EndStatus,
+    EnvironmentRead,
     Event,
     InputReceived,
     Message,
     ModelFailed,
+    ModelReplied,
     Payload,
     StateTransition,
     TaskFinished,
@@ -47,21 +49,21 @@ from branchkit.journal.events import (
 from branchkit.journal.format import value_hash
 from branchkit.record.context import (
     ContextHash,
-    Seen,
     difference,
     plain_tools,
-    seen,
     tool_message,
 )
 from branchkit.record.record import REDUCER_VERSION, Approval, Record
 
 
-class _Hashed(NamedTuple):
-    """A message as it was handed in, a copy of it as it was then, and what is known of it."""
+class Question(NamedTuple):
+    """A request to a model that is written down; ``before`` is the record's hash before it."""
 
-    given: Message
-    copied: Message
-    item: Seen
+    turn: int
+    step: str
+    request: ModelRequest
+    request_hash: str
+    before: str
 
 
 class Session:
@@ -83,10 +85,7 @@ class Session:
         self._tools = plain_tools(tools)
         self._hash = ContextHash(self._tools)
         self._base = base or Base([], None, in_parent=False)
-        self._known = {item.message_hash: item for item in self._base.later}
-        self._last: list[_Hashed] = []  # the last context as it was handed in
-        self._copies: list[Message] = []  # its messages as they were then
-        self._items: list[Seen] = []  # and as they are known
+        self._given = Given(mode.redact.value, self._base.later)
         self._open_turn: tuple[int, int, str] | None = None  # turn, seq of its reply, record before
 
     @property
@@ -114,7 +113,7 @@ class Session:
         step = reply_step(self.turn)
         message = self._mode.redact.value(message)
         event = self._mode.emit(InputReceived(message=message, source=source), self.turn, step)
-        self._remember(message, event)
+        self._given.remember(message, event.seq)
         return message
 
     def model(
@@ -125,11 +124,21 @@ class Session:
         read_calls: Callable[[Message, int], list[Call]] = native_calls,
     ) -> Reply:
         """The reply to ``messages``: the next turn begins. Raises ModelError if there is none."""
+        question = self.ask(messages, dict(sampling or {}))
+        answer = self._mode.ask(question.request, question.request_hash, question.step)
+        return self.answered(question, answer, read_calls=read_calls)
+
+    def ask(
+        self, messages: Sequence[Message], settings: dict[str, Any], *, turn: int | None = None
+    ) -> Question:
+        """Write down what the model is about to be asked: the next turn begins, or ``turn`` again.
+
+        The first half of ``model``, for whoever has the answer brought by somebody else.
+        """
         self._end_turn()
-        turn = self.turn + 1
+        turn = self.turn + 1 if turn is None else turn
         step = reply_step(turn)
-        settings = dict(sampling or {})
-        context = self._seen(messages)
+        context = self._given.seen(messages)
         context_hash = self._hash.of(context)
         request_hash = value_hash([context_hash, self._mode.requested_model, settings])
         before = self.record.logical
@@ -154,17 +163,65 @@ class Session:
             seed=seed_for_turn(self._seed, turn),
             turn=turn,
         )
-        answer = self._mode.ask(request, request_hash, step)
+        return Question(turn, step, request, request_hash, before)
+
+    def exchanged(
+        self, question: Question, arguments: list[Any], value: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """What one HTTP request for ``question`` brought: ``value``, or what the tape has for it.
+
+        A retry is one more of them in the same turn.
+        """
+        step, request_hash = question.step, question.request_hash
+        if value is None:
+            read = self._mode.read("http", arguments, request_hash, step)
+        else:
+            read = EnvironmentRead(
+                source="http", request_hash=request_hash, arguments=arguments, value=value
+            )
+        self._mode.emit(read, question.turn, step)
+        found: dict[str, Any] = read.value
+        return found
+
+    def answered(
+        self,
+        question: Question,
+        answer: ModelReplied | ModelFailed | None,
+        *,
+        read_calls: Callable[[Message, int], list[Call]] = native_calls,
+    ) -> Reply:
+        """The reply that ``answer`` is, or that the tape has. Raises ModelError if there is none.
+
+        The second half of ``model``.
+        """
+        turn, step = question.turn, question.step
+        if answer is None:
+            answer = self._mode.ask(question.request, question.request_hash, step)
         event = self._mode.emit(answer, turn, step)
         self._mode.commit()
         if isinstance(answer, ModelFailed):
             error = self._mode.redact.text(answer.error)
             raise ModelError(error, hint="the run ends here; its journal is valid")
         message: Message = self._mode.redact.value(answer.message)
-        self._remember(message, event)
-        self._open_turn = (turn, event.seq, before)
+        self._given.remember(message, event.seq)
+        self._open_turn = (turn, event.seq, question.before)
         # A tool runs with what the model said; the context and the journal hold no secret of it.
         return Reply(turn, message, read_calls(answer.message, turn))
+
+    def declare(self, name: str, value: Any) -> None:
+        """Write down a static part of what follows, such as the schemas of tools (R12)."""
+        part = EnvironmentRead(
+            source="declared", request_hash=value_hash([name, value]), arguments=[name], value=value
+        )
+        self._mode.emit(part, self.turn, reply_step(self.turn))
+
+    def redact(self, value: Any) -> Any:
+        """``value`` as it may be written (R11)."""
+        return self._mode.redact.value(value)
+
+    def commit(self) -> None:
+        """Return once everything up to here is durable."""
+        self._mode.commit()
 
     def tool(
         self,
@@ -266,7 +323,7 @@ class Session:
         self._mode.commit()
         delivered = text if shown.text is None else shown.text
         message = tool_message(call.call_id, delivered, call.role)
-        self._remember(message, event)
+        self._given.remember(message, event.seq)
         return message
 
     def compact(self, make: Callable[[], list[Message]], *, reason: str) -> list[Message]:
@@ -346,42 +403,3 @@ class Session:
         if checkpoint is not None:
             self._mode.emit(checkpoint, self.turn, step)
             crash_point("checkpoint.written")
-
-    def _seen(self, messages: Sequence[Message]) -> list[Seen]:
-        """The messages with their hashes and events; what was in the last context is not rehashed.
-
-        A loop hands its whole growing list in at every turn: hashing it all would be quadratic. An
-        object counts as the same only while it equals the copy taken of it, so a message that was
-        changed in place is seen anew.
-        """
-        given, count = list(messages), len(self._copies)
-        if self._copies != given[:count]:  # compared in C, some nanoseconds a message
-            by_id = {id(known.given): known for known in self._last}
-            kept = [by_id.get(id(message)) for message in given]
-            self._last = []
-            for known, message in zip(kept, given, strict=True):
-                same = known is not None and known.copied == message
-                self._last.append(known if known and same else self._hashed(message))
-            self._copies = [known.copied for known in self._last]
-            self._items = [known.item for known in self._last]
-            return list(self._items)
-        for message in given[count:]:
-            known = self._hashed(message)
-            self._last.append(known)
-            self._copies.append(known.copied)
-            self._items.append(known.item)
-        return list(self._items)
-
-    def _hashed(self, message: Message) -> _Hashed:
-        copied = copy.deepcopy(message)
-        item = seen(copied)
-        known = self._known.get(item.message_hash)
-        if known is None:  # else it has been redacted before
-            clean = self._mode.redact.value(copied)
-            item = item if clean is copied else seen(clean)
-            known = self._known.get(item.message_hash, item)
-        return _Hashed(message, copied, known)
-
-    def _remember(self, message: Message, event: Event) -> None:
-        item = seen(message, event.seq)
-        self._known[item.message_hash] = item
