@@ -24,9 +24,12 @@ from branchkit.journal.events import (
 from branchkit.journal.format import (
     HASH_PREFIX,
     SCHEMA_VERSION,
+    Json,
+    closed_canonical,
     escaped_canonical,
     parse,
 )
+from branchkit.journal.shapes import shape
 
 HEAD = b'{"event_hash":"' + HASH_PREFIX.encode()
 HEAD_BYTES = 88  # HEAD, 64 hex digits, quote and comma
@@ -89,9 +92,8 @@ def seal(
     kind = type(payload).__name__
     plain = payload_json(payload)
     check_payload(kind, plain)
-    # In a list, because nesting is counted from the envelope on. The rest of the envelope is put
-    # together in canonical order and holds nothing to escape.
-    told = escaped_canonical([plain])[1:-1]
+    # The rest of the envelope is put together in canonical order and holds nothing to escape.
+    told = _told(plain, shape(type(payload)).unsure)
     body = (
         b'"kind":"%b","payload":%b,"prev_event_hash":"%b","recorded_at":"%b","run_id":"%b",'
         b'"schema_version":%d,"seq":%d,"step_id":"%b","turn":%d}'
@@ -105,6 +107,21 @@ def seal(
         seq, turn, step_id, payload, recorded_at, run_id, prev_event_hash, HASH_PREFIX + hexdigest
     )
     return Sealed(event, line)
+
+
+def _told(plain: dict[str, Json], unsure: tuple[str, ...]) -> bytes:
+    """The payload ``plain`` as canonical bytes; ``unsure`` are the fields that take guards."""
+    for name in unsure:
+        value = plain[name]
+        # A duration of a usual length has one spelling.
+        if value is not None and not (type(value) is float and 1e-3 <= value < 1e9 and value % 1):
+            break
+    else:
+        text = closed_canonical(plain)
+        if text is not None:
+            return text
+    # In a list, because nesting is counted from the envelope on.
+    return escaped_canonical([plain])[1:-1]
 
 
 def line_problem(line: bytes) -> str | None:

@@ -17,11 +17,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 import rfc8785
+
+_sha256 = hashlib.sha256
 
 Json = Any  # a JSON value: None | bool | int | float | str | list | dict
 
@@ -122,7 +124,7 @@ def _is_deeper(value: Json, levels: int) -> bool:
 
 def digest(data: bytes) -> str:
     """``sha256:`` + 64 hex digits of ``data``."""
-    return HASH_PREFIX + hashlib.sha256(data).hexdigest()
+    return HASH_PREFIX + _sha256(data).hexdigest()
 
 
 def value_hash(value: Json) -> str:
@@ -250,4 +252,14 @@ def accumulate(before: str, item_hash: str) -> str:
     definition of context and record hashes from the first version on.
     """
     # A journal may claim any text to be a hash: half a character too.
-    return digest(before.encode("utf-8", "surrogatepass") + item_hash.encode())
+    text = before.encode("utf-8", "surrogatepass") + item_hash.encode()
+    return HASH_PREFIX + _sha256(text).hexdigest()
+
+
+def accumulated(before: str, item_hashes: Iterable[str]) -> list[str]:
+    """``accumulate`` over one item after the other: the hash after each."""
+    found = []
+    for item_hash in item_hashes:
+        before = HASH_PREFIX + _sha256((before + item_hash).encode()).hexdigest()
+        found.append(before)
+    return found

@@ -21,7 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from branchkit.errors import UsageError
+from branchkit.journal.payloads import Payload
+from branchkit.journal.shapes import shape
 
+P = TypeVar("P", bound=Payload)
 S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = "1"
@@ -112,11 +115,12 @@ class Redactor:
             *(_header(name) for name in self.rules.drop_headers),
             *(rule for name in self.rules.fields() for rule in _fields(name)),
         ]
-        words = {needle for rule in self._rules for needle in rule.needles}
-        words |= self._names | {_in_json(value) for value, _ in self._values}
-        # A word that holds another one is found with it.
-        self._words = sorted(w for w in words if not any(o in w for o in words if o != w))
-        self._raw_words = [word.encode() for word in self._words]
+        needles = {needle for rule in self._rules for needle in rule.needles}
+        self._needles = _shortest(needles)
+        self._words = _shortest(
+            needles | self._names | {_in_json(value) for value, _ in self._values}
+        )
+        self._last = ""  # what ``text`` gave last: it would give the same again
 
     def _is_clean(self, value: Any) -> bool:
         """Whether no rule can apply to ``value``. Where it cannot tell, it says no.
@@ -128,18 +132,21 @@ class Redactor:
             raw = msgspec.json.encode(value)
         except (TypeError, ValueError):  # half a character, or what is no JSON
             return False
-        if raw.isascii():
-            low = raw.lower()
-            return all(word not in low for word in self._raw_words)
-        text = raw.decode().lower()
-        return not any(word in text for word in self._words)
+        # Words are found in a text in a fifth of the time that they take in bytes.
+        return not _holds(raw.decode().lower(), self._words)
 
     def text(self, text: str) -> str:
         """``text`` with a marker in the place of each secret."""
+        self._last = self._text(text)
+        return self._last
+
+    def _text(self, text: str) -> str:
         for value, name in self._values:
             if value in text:
                 text = text.replace(value, f"[redacted:{name}]")
         low = text.lower()
+        if not _holds(low, self._needles):
+            return text
         for rule in self._rules:
             # Most texts hold no secret: a search for a word is a hundred times cheaper.
             if any(needle in low for needle in rule.needles):
@@ -164,9 +171,12 @@ class Redactor:
             return fresh if any(fresh[name] is not value[name] for name in value) else value
         return self._payload(value) if isinstance(value, msgspec.Struct) else value
 
-    def payload(self, payload: S) -> S:
-        """A payload, or a part of one, redacted field by field; itself where nothing is to do."""
-        return payload if self._is_clean(payload) else self._payload(payload)
+    def payload(self, payload: P) -> P:
+        """A payload redacted field by field; itself where nothing is to do."""
+        told = [getattr(payload, name) for name in shape(type(payload)).told]
+        if self._last in told:  # the text of a result, which was redacted when it came
+            told.remove(self._last)
+        return payload if not told or self._is_clean(told) else self._payload(payload)
 
     def _payload(self, payload: S) -> S:
         fresh = {}
@@ -243,7 +253,7 @@ class _Nothing(Redactor):
     def value(self, value: Any) -> Any:
         return value
 
-    def payload(self, payload: S) -> S:
+    def payload(self, payload: P) -> P:
         return payload
 
 
@@ -263,6 +273,18 @@ def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
         and not value.isdigit()
         and not value.startswith(("/", "./", "~"))
     }
+
+
+def _shortest(words: set[str]) -> list[str]:
+    """The words without those that hold another one, which is found with them."""
+    return sorted(w for w in words if not any(o in w for o in words if o != w))
+
+
+def _holds(text: str, words: list[str]) -> bool:
+    for word in words:  # noqa: SIM110 as a plain loop half of what it takes as an expression
+        if word in text:
+            return True
+    return False
 
 
 def _in_json(value: str) -> str:

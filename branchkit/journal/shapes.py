@@ -22,14 +22,18 @@ class Shape(NamedTuple):
     """``names`` and ``values``: the fields that count for the logical hash, in order.
 
     ``plain``: they hold no struct. ``open``: those that hold any JSON, keys that are not ours, or
-    floats, which JSON has many ways to write. ``wild``: an escape may stand in the payload and
-    still look like a value of the field's type. ``decoder``: of the payload's JSON text.
+    floats, which JSON has many ways to write. ``unsure``: the same of all fields, the volatile too.
+    ``told``: the fields that may hold words of somebody else. ``wild``: an escape may stand in the
+    payload and still look like a value of the field's type. ``decoder``: of the payload's JSON
+    text.
     """
 
     names: tuple[str, ...]
     values: Callable[[Payload], tuple[Any, ...]]
     plain: bool
     open: tuple[str, ...]
+    unsure: tuple[str, ...]
+    told: tuple[str, ...]
     wild: bool
     decoder: msgspec.json.Decoder[Payload]
 
@@ -47,6 +51,8 @@ def shape(kind: type[Payload]) -> Shape:
         operator.attrgetter(*names) if len(names) > 1 else lambda payload: _values(payload, names),
         plain=not any(_holds(types[name], _STRUCT) for name in names),
         open=tuple(name for name in names if _holds(types[name], _ANY | _FLOAT)),
+        unsure=tuple(name for name in types if _holds(types[name], _ANY | _FLOAT)),
+        told=tuple(name for name in types if not _is_ours(name, types[name])),
         wild=any(_holds(one, _ANY) for one in types.values()),
         decoder=msgspec.json.Decoder(kind),
     )
@@ -71,6 +77,21 @@ def _values(payload: Payload, names: tuple[str, ...]) -> tuple[Any, ...]:
     return tuple(getattr(payload, name) for name in names)
 
 
+def _is_ours(name: str, found: msgspec.inspect.Type) -> bool:
+    """Whether a field holds only what branchkit makes itself: numbers, own words, hashes."""
+    if name.endswith("_hash") or name in ("sha256", "idempotency_key"):
+        return True
+    if isinstance(found, msgspec.inspect.UnionType):
+        return all(_is_ours("", one) for one in found.types)
+    return type(found) in _NO_TEXT
+
+
+_NO_TEXT: frozenset[type] = frozenset(
+    {
+        msgspec.inspect.IntType, msgspec.inspect.FloatType, msgspec.inspect.BoolType,
+        msgspec.inspect.NoneType, msgspec.inspect.LiteralType,
+    }
+)  # fmt: skip
 _FLOAT: frozenset[type] = frozenset({msgspec.inspect.FloatType})
 _STRUCT: frozenset[type] = frozenset({msgspec.inspect.StructType})
 _ANY: frozenset[type] = _STRUCT | {msgspec.inspect.AnyType, msgspec.inspect.DictType}

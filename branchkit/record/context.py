@@ -27,7 +27,7 @@ from branchkit.journal.events import (
     Part,
     ToolResult,
 )
-from branchkit.journal.format import ZERO_HASH, accumulate, value_hash
+from branchkit.journal.format import ZERO_HASH, accumulate, accumulated, value_hash
 
 
 class Seen(NamedTuple):
@@ -114,12 +114,11 @@ class ContextHash:
         """The hash of ``context``; the common prefix with the last context asked for is reused."""
         same = common_prefix(self._last, context)
         del self._last[same:], self._after[same:]
-        value = self._after[-1] if self._after else self._start
-        for message in context[same:]:
-            value = accumulate(value, message.message_hash)
-            self._last.append(message)
-            self._after.append(value)
-        return value
+        begin = self._after[-1] if self._after else self._start
+        new = context[same:]
+        self._last += new
+        self._after += accumulated(begin, [message.message_hash for message in new])
+        return self._after[-1] if self._after else begin
 
 
 def common_prefix(a: Sequence[Seen], b: Sequence[Seen]) -> int:
@@ -145,18 +144,32 @@ def difference(base: Sequence[Seen], context: Sequence[Seen]) -> list[Part]:
         places.setdefault(base[index].message_hash, []).append(index)
     parts: list[Part] = [Copied(0, same)] if same else []
     next_in_base = same
-    for message in context[same:]:
-        place = _place(places, message.message_hash, next_in_base)
+    index = same
+    while index < len(context):
+        place = _place(places, context[index].message_hash, next_in_base)
         if place is None:
-            parts.append(_reference(message))
+            parts.append(_reference(context[index]))
+            index += 1
             continue
-        next_in_base = place + 1
+        length = _in_step(base, place, context, index)
+        index, next_in_base = index + length, place + length
         last = parts[-1] if parts else None
         if isinstance(last, Copied) and last.stop == place:
             parts[-1] = Copied(last.start, next_in_base)
         else:
             parts.append(Copied(place, next_in_base))
     return parts
+
+
+def _in_step(base: Sequence[Seen], at: int, context: Sequence[Seen], index: int) -> int:
+    """How many messages are the same from ``base[at]`` and ``context[index]`` on; at least one."""
+    length, most = 1, min(len(base) - at, len(context) - index)
+    while length < most and (
+        base[at + length] is context[index + length]
+        or base[at + length].message_hash == context[index + length].message_hash
+    ):
+        length += 1
+    return length
 
 
 def _place(places: dict[str, list[int]], message_hash: str, at_least: int) -> int | None:
