@@ -65,6 +65,10 @@ def _branching(made: Mapping[str, argparse.ArgumentParser]) -> None:
     made["fork"].add_argument("turn", type=int)
     _fork_options(made["demo"], n=20)
     _fork_options(made["fork"], n=1)
+    made["commitment"].add_argument("file", type=Path)
+    made["commitment"].add_argument("--check", required=True, metavar="CMD")
+    made["commitment"].add_argument("--dry-run", action="store_true", help="say what it may cost")
+    _branch_options(made["commitment"], n=20)
     made["compare"].add_argument("directory", type=Path, help="the directory that a fork named")
 
 
@@ -118,14 +122,20 @@ def _on_workspaces(made: Mapping[str, argparse.ArgumentParser]) -> None:
 
 def _fork_options(parser: argparse.ArgumentParser, *, n: int) -> None:
     add = parser.add_argument
-    add("--workspace", help="the files of a run that recorded none: DIR or REPO@COMMIT")
     add("--swap", action="append", default=[], metavar="COMPONENT=SPEC", help="one arm each")
-    add("-n", type=int, default=n, help=f"branches an arm ({n})")
     add("--size", action="append", default=[], metavar="ARM=N", help="another size for one arm")
     add("--check", metavar="CMD", help="run in each branch's workspace: exit 0 is success")
-    add("--seed", type=int, default=0)
     add("--paired", action="store_true", help="branches of equal seed decide, in pairs")
     add("--no-control", action="store_true", help="leave the control arm out")
+    _branch_options(parser, n=n)
+
+
+def _branch_options(parser: argparse.ArgumentParser, *, n: int) -> None:
+    """What every verb takes that runs branches."""
+    add = parser.add_argument
+    add("-n", type=int, default=n, help=f"branches an arm ({n})")
+    add("--workspace", help="the files of a run that recorded none: DIR or REPO@COMMIT")
+    add("--seed", type=int, default=0)
     add("--max-turns", type=int, help="live turns a branch (what the record still had + 10)")
     add("--max-calls", type=int, help="model calls a branch")
     add("--from", dest="redeliver_from", type=int, default=1, metavar="K",

@@ -24,6 +24,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "rewind": reading.rewind,
     "fork": branching.fork,
     "compare": branching.compare,
+    "commitment": branching.commitment,
     "when": reading.when,
     "replay": reading.replay,
     "regress": reading.regress,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from branchkit.branch.commitment import Commitment, Plan, commitment, plan, record_end
 from branchkit.branch.comparison import Comparison
 from branchkit.branch.fanout import Progress
 from branchkit.branch.fork import Options, fork
@@ -59,13 +60,31 @@ class Run:
         BlobMissing, SandboxMissing before anything is started.
         """
         swaps = [swap] if isinstance(swap, str) else list(swap)
-        try:
-            chosen = Options(n=n, check=check, **options)
-        except TypeError as error:
-            raise UsageError(
-                f"fork: {error}", hint=f"options are {', '.join(Options._fields)}"
-            ) from None
+        chosen = _options({"n": n, "check": check, **options})
         return fork(self.recorded, turn, swaps, options=chosen, progress=progress)
+
+    def commitment(
+        self,
+        check: str,
+        *,
+        n: int = 20,
+        announce: Callable[[Plan], None] = lambda _plan: None,
+        progress: Progress = lambda _done, _all, _what: None,
+        **options: Any,
+    ) -> Commitment:
+        """The last turn from which the run still succeeds more often than not (R61).
+
+        Forks the control arm at some ten turns, ``n`` branches each; ``announce`` gets the plan
+        (probes, model calls) before the first. Further ``options`` are the fields of ``Options``.
+        An interrupt keeps the probes so far. Raises UsageError and what ``fork`` does.
+        """
+        chosen = _options({"n": n, "check": check, **options})
+        return commitment(self.recorded, chosen, announce=announce, progress=progress)
+
+    def commitment_plan(self, check: str, *, n: int = 20, **options: Any) -> Plan:
+        """What ``commitment`` may cost at most; runs the check at the record's end, no model."""
+        chosen = _options({"n": n, "check": check, **options})
+        return plan(self.recorded, chosen, record_end(self.recorded, chosen))
 
     def when(self, check: str, **options: Any) -> When:
         """Which turn did it? ``check`` on the workspace of every recorded turn (R65)."""
@@ -131,6 +150,15 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.recorded.path.name}: {self.turns} turns, {self.recorded.record.status}>"
+
+
+def _options(given: dict[str, Any]) -> Options:
+    try:
+        return Options(**given)
+    except TypeError as error:
+        raise UsageError(
+            f"fork: {error}", hint=f"options are {', '.join(Options._fields)}"
+        ) from None
 
 
 def open_run(path: Path | str, *, parent: Path | str | None = None) -> Run:

@@ -243,6 +243,15 @@ def _checked_record(
     return facts._replace(record_ok=verdict_of(outcome.exit_code), record_output=outcome.output)
 
 
+def record_passes(recorded: Recorded, options: Options) -> bool | None:
+    """Whether the record's own end passes the check; None where that is not known."""
+    store = (options.store or store_directory()).absolute()
+    with Workspaces.open(store, backend=options.backend) as workspaces:
+        recorded.adopt_workspace(workspaces)
+        facts = _facts(recorded, recorded.turns, (), options, "")
+        return _checked_record(facts, recorded, workspaces, options).record_ok
+
+
 def _shared_model(stack: ExitStack, specs: Iterable[str]) -> str | None:
     """One server of the local model for all branches that ask it; None if none does."""
     if LOCAL not in specs:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from branchkit.notebook.report import write_report as write_report
     from branchkit.notebook.session import blame as blame
     from branchkit.notebook.session import branches as branches
+    from branchkit.notebook.session import commitment as commitment
     from branchkit.notebook.session import compare as compare
     from branchkit.notebook.session import fork as fork
     from branchkit.notebook.session import journal as journal
@@ -44,6 +45,7 @@ __all__ = [
     "cadence",
     "cadence_figure",
     "calls",
+    "commitment",
     "compare",
     "fork",
     "journal",
@@ -66,6 +68,7 @@ _PLACES = {
     "cadence": "going_on",
     "cadence_figure": "cadence_chart",
     "calls": "going_on",
+    "commitment": "session",
     "compare": "session",
     "fork": "session",
     "journal": "session",

@@ -116,6 +116,21 @@ def fork_parser() -> Parser:
     return parser
 
 
+def commitment_parser() -> Parser:
+    """``%commitment --check CMD [-n N]``; the names are those of ``Run.commitment``."""
+    parser = Parser("commitment")
+    add = parser.add_argument
+    add("--check", required=True)
+    add("-n", type=int, default=20)
+    add("--dry-run", action="store_true")
+    add("--seed", type=int, default=0)
+    add("--max-turns", type=int)
+    add("--max-calls", type=int)
+    add("--no-sandbox", dest="isolated", action="store_false")
+    add("--model")
+    return parser
+
+
 def when_parser() -> Parser:
     """``%when --check CMD``; the names are those of ``Run.when``."""
     parser = Parser("when")

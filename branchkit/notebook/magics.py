@@ -15,6 +15,7 @@ from branchkit.notebook.arguments import (
     Parser,
     blame_parser,
     branches_parser,
+    commitment_parser,
     compare_parser,
     fork_parser,
     journal_parser,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from branchkit.branch.api import Run
+    from branchkit.branch.commitment import Commitment, Plan
     from branchkit.branch.comparison import Comparison
     from branchkit.replay.rewind import Rewound
     from branchkit.replay.strict import Replayed
@@ -145,6 +147,25 @@ def report(options: Any) -> Path:
     return SESSION.report(options.file)
 
 
+def commitment(options: Any) -> Commitment | Plan:
+    """Find the last turn from which the open run still succeeds more often than not, by forks.
+
+    %commitment --check CMD [-n N] [--dry-run] [--seed S] [--max-turns M] [--max-calls M]
+                [--no-sandbox] [--model SPEC]
+
+      --check      run in each branch's files at its end: exit 0 success
+      -n           branches a probe, 20 if not given; fewer than 6 leave every answer open
+      --dry-run    only say how many probes and model calls it takes at most
+
+    The control arm is forked at turns that halve the run. An interrupt keeps the probes so far.
+
+    Example:
+
+        %commitment --check 'git show-ref -q --verify refs/heads/main' --dry-run
+    """
+    return SESSION.commitment(**vars(options))
+
+
 def when(options: Any) -> When:
     """Name the turn of the open run whose files first fail (or first pass) a check; asks no model.
 
@@ -205,6 +226,7 @@ _MAGICS: dict[str, tuple[Callable[[Any], Any], Callable[[], Parser]]] = {
     "branches": (branches, branches_parser),
     "compare": (compare, compare_parser),
     "report": (report, report_parser),
+    "commitment": (commitment, commitment_parser),
     "when": (when, when_parser),
     "blame": (blame, blame_parser),
     # IPython's own %history lists what was typed: it stays what it is.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from branchkit.branch.api import Run
+    from branchkit.branch.commitment import Commitment, Plan
     from branchkit.branch.comparison import Comparison
     from branchkit.replay.rewind import Rewound
     from branchkit.replay.strict import Replayed
@@ -85,6 +86,21 @@ class Session:
             )
             progress.finish(fork_summary(found))
         self._comparison = found
+        return found
+
+    def commitment(self, check: str, *, dry_run: bool = False, **options: Any) -> Commitment | Plan:
+        """The point of commitment of the open run, or with ``dry_run`` what that may cost."""
+        from branchkit.notebook.progress import Progress
+
+        run = self.run
+        if self.workspace is not None:
+            options.setdefault("workspace", self.workspace)
+        planned = run.commitment_plan(check, **options)
+        if dry_run:
+            return planned
+        with Progress("commitment", things="branches", note=planned.sentence()) as progress:
+            found = run.commitment(check, progress=progress.update, **options)
+            progress.finish(f"{len(found.probes)} probes of {planned.n} branches")
         return found
 
     def when(self, check: str, **options: Any) -> When:
@@ -207,6 +223,14 @@ def report(file: Path | str | None = None) -> Path:
     Raises UsageError where nothing was forked, and where ``file`` cannot be written.
     """
     return SESSION.report(file)
+
+
+def commitment(check: str, *, n: int = 20, **options: Any) -> Commitment | Plan:
+    """The last turn from which the open run could still be won; the twin of ``%commitment``.
+
+    ``options``: dry_run, and as in ``branchkit.branch.fork.Options``.
+    """
+    return SESSION.commitment(check, n=n, **options)
 
 
 def when(check: str, **options: Any) -> When:

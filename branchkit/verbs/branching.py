@@ -79,6 +79,29 @@ def compare(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def commitment(options: argparse.Namespace) -> int:
+    """Find the last turn from which the run still succeeds more often than not, by forks."""
+    from branchkit.branch.api import open_run
+
+    names = ("n", "seed", "check", "max_turns", "max_calls", "model", "store", "workspace")
+    chosen = {name: getattr(options, name) for name in names}
+    chosen |= {"isolated": not options.no_sandbox, "redeliver_from": options.redeliver_from}
+    if options.jobs is not None:
+        chosen["jobs"] = options.jobs
+    with open_run(options.file) as run:
+        if options.dry_run:
+            planned = run.commitment_plan(**chosen)
+            answer(options, {"plan": planned._asdict()}, planned.sentence)
+            return EXIT_OK
+        found = run.commitment(
+            announce=lambda planned: print(planned.sentence(), file=sys.stderr, flush=True),
+            progress=progress_of("branches"),
+            **chosen,
+        )
+        answer(options, found.to_json(), lambda: repr(found))
+    return EXIT_INTERRUPTED if found.finding.kind == "unfinished" else EXIT_OK
+
+
 def _fork_options(options: argparse.Namespace) -> dict[str, Any]:
     from branchkit.branch.fork import sizes_of
 

@@ -190,7 +190,9 @@ def report(scale: int, say: Callable[[str], None] = print) -> bool:
     for n in (10, 20, 30):
         of_rate, of_gap = coverage(size, n, 2)
         for name, one in (("rate", of_rate), ("difference", of_gap)):
-            line(f"interval of a {name} holds, {n} branches", one, 0.93 <= one.k / one.n <= 0.97)
+            # test_statistics has the exact averages; drawn ones scatter about them.
+            within = one.high >= 0.93 and one.low <= 0.97
+            line(f"interval of a {name} holds, {n} branches", one, within)
     strong = power(size, 30, 0.7, 0.3, 3)
     line("found: 30 % against 70 %, 30 branches", strong, strong.k >= 0.8 * strong.n)
     certain = culprit(size, 5, 0.0, 4).concluded
