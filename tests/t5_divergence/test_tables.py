@@ -1,5 +1,7 @@
 """Data frames of branches, arms and hashes."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -147,3 +149,11 @@ def test_the_turn_where_the_served_model_changed_is_in_the_tables() -> None:
     row = BranchRow("control", "c", None, drifted, True)
     assert branches_frame([row], RECORD)["drift_turn"].tolist() == [6]
     assert arms_frame([row], RECORD)["drifted"].tolist() == [1]
+
+
+def test_the_page_names_every_figure_of_an_arm() -> None:
+    """docs/statistics.md: what stands in the table is explained there."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "statistics.md").read_text()
+    said = {word for line in page.splitlines() for word in line.replace("`", " ").split()}
+    plain = {"arm", "swap", "branches", "diverged", "drifted", "test"}
+    assert set(arms_frame([], RECORD).columns) - plain <= said
