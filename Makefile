@@ -8,9 +8,13 @@ STAMP := .venv/.installed
 # Paths of one pytest run, so that `make test` closes with one summary line.
 SUITES := tests
 
-.PHONY: setup demo test notebooks lab test-fs crash simulate bench bench-journal bench-map check format lock clean
+.PHONY: setup demo test notebooks lab test-fs crash simulate bench bench-journal bench-map extension check format lock clean
 
 setup: $(STAMP)
+
+# What is run in place installs no shared files of a wheel: JupyterLab finds its extension by a link.
+LABEXTENSIONS := share/jupyter/labextensions/@branchkit
+VIEWER := extensions/journal-viewer
 
 # Rebuilt when the interpreter it was made with has gone. The two variables pin what pyfuse3 is
 # compiled with too: pip below 25.3 reads the first, from 26.2 on only the second.
@@ -19,6 +23,8 @@ $(STAMP): requirements.lock pyproject.toml
 	PIP_CONSTRAINT=requirements.lock PIP_BUILD_CONSTRAINT=requirements.lock \
 		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	mkdir -p .venv/$(LABEXTENSIONS)
+	ln -sfn $(CURDIR)/$(VIEWER)/labextension .venv/$(LABEXTENSIONS)/journal-viewer
 	touch $@
 
 # The sample from question to verdict, then the quick start headless; the reports are in demo-out.
@@ -68,6 +74,13 @@ bench-journal: setup
 # Writes docs/performance-map.md: a map of 1,000 branches in JupyterLab and Chromium; two minutes.
 bench-map: setup
 	$(BIN)/python tests/benchmarks/map.py --write docs/performance-map.md
+
+# Rebuilds the JupyterLab extension after a change of its sources: needs Node.js >= 20 and npm, which
+# nothing else here does. The bundle is committed.
+extension: setup
+	cd $(VIEWER) && npm ci --no-audit --no-fund
+	cd $(VIEWER) && PATH=$(CURDIR)/$(BIN):$$PATH npm run build
+	$(BIN)/python $(VIEWER)/sources.py > $(VIEWER)/labextension/sources.sha256
 
 check: setup
 	$(BIN)/ruff format --check .
