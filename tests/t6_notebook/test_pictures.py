@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -138,6 +139,23 @@ def test_the_report_is_one_page_and_one_picture(comparison: Comparison, tmp_path
     assert html.read_text("utf-8").startswith("<!doctype html>")
     assert not re.search(r"(src|href)=", html.read_text("utf-8"))
     assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_twenty_comparisons_are_a_notebook_below_a_megabyte(comparison: Comparison) -> None:
+    """Of forty branches each, with the page, the picture and the text in every output."""
+    both = [plan._replace(n=20) for plan in comparison.plans]
+    results = [
+        one._replace(number=one.number + 3 * copy)
+        for one in comparison.results
+        for copy in range(7)
+    ]
+    forty = Comparison(comparison.recorded, comparison.facts, both, results)
+    outputs = []
+    for _ in range(20):
+        bundle = formats.static_bundle(forty, beside_widget=True)
+        bundle["image/png"] = base64.b64encode(bundle["image/png"]).decode()
+        outputs.append({"output_type": "display_data", "metadata": {}, "data": bundle})
+    assert len(json.dumps(outputs)) < 1_000_000
 
 
 def test_charts_are_plain_figures(comparison: Comparison) -> None:
