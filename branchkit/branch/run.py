@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from uuid import uuid4
 
 from branchkit import disk
 from branchkit.boundary.calls import with_own_ids
@@ -17,7 +16,7 @@ from branchkit.branch.point import ForkPoint, fork_point
 from branchkit.branch.swap import Swap
 from branchkit.errors import BranchkitError
 from branchkit.harness import loop
-from branchkit.harness.live import Live, Setting, go_live
+from branchkit.harness.live import Live, Setting, go_live, new_run_id
 from branchkit.journal.blobs import Blobs
 from branchkit.journal.events import EndStatus, Forked, Message
 from branchkit.replay.recorded import Recorded
@@ -123,7 +122,7 @@ def _run(job: Job, journal: Path, workspaces: Workspaces) -> Result:
 
 
 def _live(job: Job, journal: Path, recorded: Recorded, point: ForkPoint, branch: Branch) -> Result:
-    run_id = str(uuid4())
+    run_id = new_run_id()
     setting = Setting(
         journal,
         run_id,

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-from uuid import uuid4
 
 from branchkit.boundary.contract import ProbeAnswer
 from branchkit.boundary.model import Model, ModelReply, ModelRequest
@@ -34,7 +33,7 @@ from branchkit.durable.answers import refuse_ended, reopened
 from branchkit.durable.recover import Decide, Recovery, check_model
 from branchkit.durable.resume import blobs_of, drift
 from branchkit.errors import Diverged, InputRefused, UsageError
-from branchkit.harness.live import versions, wall_clock
+from branchkit.harness.live import new_run_id, versions, wall_clock
 from branchkit.harness.models import open_model
 from branchkit.harness.tools import Tool, schemas_of
 from branchkit.harness.tools import tool as as_tool
@@ -93,7 +92,7 @@ def session(
 
 
 def _record(path: Path, model: Model, tools: list[Tool], task: str, seed: int) -> Iterator[Session]:
-    writer = Writer(path, run_id=str(uuid4()), now=wall_clock)
+    writer = Writer(path, run_id=new_run_id(), now=wall_clock)
     try:
         recording = _recording(writer, model, tools)
         current = Session(recording, tools=_declared(tools), seed=seed)

@@ -6,6 +6,8 @@ record they continue and the context they begin with.
 
 from __future__ import annotations
 
+import base64
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -197,4 +199,9 @@ def versions(model: Model) -> dict[str, str]:
 
 def wall_clock() -> str:
     """Now, as the envelope of an event says it."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def new_run_id() -> str:
+    """An id for a run: 80 random bits in 16 characters, since every event repeats it (R13)."""
+    return base64.b32encode(os.urandom(10)).decode().lower()

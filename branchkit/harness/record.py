@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
 
 from branchkit.harness import loop
 from branchkit.harness.components import DEFAULTS, build
-from branchkit.harness.live import Setting, go_live, versions
+from branchkit.harness.live import Setting, go_live, new_run_id, versions
 from branchkit.journal.blobs import Blobs
 from branchkit.journal.events import Component, TaskStarted
 from branchkit.workspace import VOLATILE, Workspaces
@@ -36,7 +35,7 @@ def record_run(
     """
     parts = DEFAULTS | dict(components)
     harness = build(parts)
-    run_id = str(uuid4())
+    run_id = new_run_id()
     start = started_at or datetime.now(UTC).isoformat(timespec="seconds")
     base_id = workspaces.add_base(base)
     branch = workspaces.create(f"run-{run_id[:8]}", base=base_id)

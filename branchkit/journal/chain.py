@@ -29,7 +29,7 @@ from branchkit.journal.format import (
     escaped_canonical,
     parse,
 )
-from branchkit.journal.shapes import shape
+from branchkit.journal.shapes import Shape, shape
 
 HEAD = b'{"event_hash":"' + HASH_PREFIX.encode()
 HEAD_BYTES = 88  # HEAD, 64 hex digits, quote and comma
@@ -93,7 +93,7 @@ def seal(
     plain = payload_json(payload)
     check_payload(kind, plain)
     # The rest of the envelope is put together in canonical order and holds nothing to escape.
-    told = _told(plain, shape(type(payload)).unsure)
+    told = _told(plain, shape(type(payload)))
     body = (
         b'"kind":"%b","payload":%b,"prev_event_hash":"%b","recorded_at":"%b","run_id":"%b",'
         b'"schema_version":%d,"seq":%d,"step_id":"%b","turn":%d}'
@@ -109,10 +109,13 @@ def seal(
     return Sealed(event, line)
 
 
-def _told(plain: dict[str, Json], unsure: tuple[str, ...]) -> bytes:
-    """The payload ``plain`` as canonical bytes; ``unsure`` are the fields that take guards."""
-    for name in unsure:
-        value = plain[name]
+def _told(plain: dict[str, Json], fields: Shape) -> bytes:
+    """The payload ``plain`` as canonical bytes, without what is as a reader will take it to be."""
+    for name, default in fields.defaults:
+        if plain[name] == default:
+            del plain[name]
+    for name in fields.unsure:
+        value = plain.get(name)
         # A duration of a usual length has one spelling.
         if value is not None and not (type(value) is float and 1e-3 <= value < 1e9 and value % 1):
             break
@@ -155,17 +158,23 @@ def _tail(line: bytes) -> re.Match[bytes] | None:
     return None if start < 0 else TAIL.fullmatch(line, start)
 
 
-def parse_line(line: bytes, tail: re.Match[bytes] | None = None) -> Event:
-    """The typed event of an intact line, ``tail`` being the match of TAIL where it is known.
+def parse_line(line: bytes) -> Event:
+    """The typed event of an intact line. Raises InputRefused for another kind, version or shape."""
+    tail = _tail(line)
+    if tail is None:
+        return _parsed_with_care(line)
+    event_hash = HASH_PREFIX + line[len(HEAD) : HEAD_BYTES - 2].decode()
+    return parse_placed(line, tail, int(tail[SEQ]), int(tail[TURN]), event_hash)
 
-    Raises InputRefused for another kind, version or shape.
-    """
-    tail = tail or _tail(line)
-    event = None if tail is None else _parsed(line, tail)
-    return event or _parsed_with_care(line)
+
+def parse_placed(line: bytes, tail: re.Match[bytes], seq: int, turn: int, event_hash: str) -> Event:
+    """``parse_line`` where the match of TAIL, and what it says of the place, is known already."""
+    return _parsed(line, tail, seq, turn, event_hash) or _parsed_with_care(line)
 
 
-def _parsed(line: bytes, tail: re.Match[bytes]) -> Event | None:
+def _parsed(
+    line: bytes, tail: re.Match[bytes], seq: int, turn: int, event_hash: str
+) -> Event | None:
     """The event of a line as branchkit writes them, most of them; None: look at it with care."""
     kind = _KIND.match(line, HEAD_BYTES)
     if kind is None or tail[VERSION] != _VERSION:
@@ -173,15 +182,13 @@ def _parsed(line: bytes, tail: re.Match[bytes]) -> Event | None:
     payload = decode_payload(kind[1].decode(), line[kind.end() : tail.start() - 1])
     if payload is None:
         return None
+    prev, at, run, step = tail.group(PREV, AT, RUN, STEP)
     try:
-        at, run, step = tail[AT].decode(), tail[RUN].decode(), tail[STEP].decode()
+        return Event(
+            seq, turn, step.decode(), payload, at.decode(), run.decode(), prev.decode(), event_hash
+        )
     except UnicodeDecodeError:
         return None
-    event_hash = HASH_PREFIX + line[len(HEAD) : HEAD_BYTES - 2].decode()
-    return Event(
-        int(tail[SEQ]), int(tail[TURN]), step, payload, at, run, tail[PREV].decode(),
-        event_hash,
-    )  # fmt: skip
 
 
 def _parsed_with_care(line: bytes) -> Event:

@@ -195,9 +195,13 @@ def logical_hash(event: Event) -> str:
     payload = event.payload
     fields = shape(type(payload))
     content = dict(zip(fields.names, fields.values(payload), strict=True))
-    told = [event.kind, event.turn, event.step_id, content]
+    told = [type(payload).__name__, event.turn, event.step_id, content]
     if fields.plain:
-        if all(content[field] is None for field in fields.open):
+        for field in fields.open:
+            value = content[field]
+            if value or type(value) is float:
+                break
+        else:  # nothing, or an empty list or object, has one spelling
             text = closed_canonical(told)
             if text is not None:
                 return digest(text)

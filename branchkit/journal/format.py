@@ -252,7 +252,7 @@ def accumulate(before: str, item_hash: str) -> str:
     definition of context and record hashes from the first version on.
     """
     # A journal may claim any text to be a hash: half a character too.
-    text = before.encode("utf-8", "surrogatepass") + item_hash.encode()
+    text = (before + item_hash).encode("utf-8", "surrogatepass")
     return HASH_PREFIX + _sha256(text).hexdigest()
 
 

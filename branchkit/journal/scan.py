@@ -24,7 +24,7 @@ from branchkit.journal.chain import (
     Link,
     line_problem,
     link,
-    parse_line,
+    parse_placed,
 )
 from branchkit.journal.events import Event
 from branchkit.journal.format import HASH_PREFIX, ZERO_HASH
@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
     def event(self) -> Event:
         """The typed event. Raises InputRefused for a kind, version or shape that is not known."""
-        return parse_line(self.raw, self.tail)
+        return parse_placed(self.raw, self.tail, self.seq, self.turn, self.event_hash)
 
 
 class Start(NamedTuple):
@@ -103,7 +103,7 @@ def scan_lines(lines: Iterable[bytes], start: Start = START) -> Iterator[Line | 
         intact = raw.startswith(b'%b%b",' % (HEAD, hexdigest.encode())) and raw[end] == _NEWLINE
         tail = TAIL.fullmatch(raw, raw.rfind(TAIL_KEY), end) if intact else None
         # What is right is right in one way; to say what is wrong may take its time.
-        if tail is None or tail[PREV] != prev or int(tail[SEQ]) != seq:
+        if tail is None or tail.group(PREV, SEQ) != (prev, b"%d" % seq):
             problem = _place(raw, seq, prev.decode())
             assert isinstance(problem, _Problem)
             yield Damage(seq, seq + 1, offset, problem.code, problem.detail)

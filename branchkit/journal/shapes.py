@@ -23,9 +23,9 @@ class Shape(NamedTuple):
 
     ``plain``: they hold no struct. ``open``: those that hold any JSON, keys that are not ours, or
     floats, which JSON has many ways to write. ``unsure``: the same of all fields, the volatile too.
-    ``told``: the fields that may hold words of somebody else. ``wild``: an escape may stand in the
-    payload and still look like a value of the field's type. ``decoder``: of the payload's JSON
-    text.
+    ``told``: the fields that may hold words of somebody else. ``defaults``: what a field is where
+    it is left out. ``wild``: an escape may stand in the payload and still look like a value of the
+    field's type. ``decoder``: of the payload's JSON text.
     """
 
     names: tuple[str, ...]
@@ -34,6 +34,7 @@ class Shape(NamedTuple):
     open: tuple[str, ...]
     unsure: tuple[str, ...]
     told: tuple[str, ...]
+    defaults: tuple[tuple[str, Any], ...]
     wild: bool
     decoder: msgspec.json.Decoder[Payload]
 
@@ -53,6 +54,11 @@ def shape(kind: type[Payload]) -> Shape:
         open=tuple(name for name in names if _holds(types[name], _ANY | _FLOAT)),
         unsure=tuple(name for name in types if _holds(types[name], _ANY | _FLOAT)),
         told=tuple(name for name in types if not _is_ours(name, types[name])),
+        defaults=tuple(
+            (field.name, [] if field.default is msgspec.NODEFAULT else field.default)
+            for field in found.fields
+            if not field.required
+        ),
         wild=any(_holds(one, _ANY) for one in types.values()),
         decoder=msgspec.json.Decoder(kind),
     )
@@ -64,11 +70,9 @@ def decoded(kind: type[Payload], text: bytes) -> Payload | None:
     None where it is not: an escape, an integer that is a float, anything that is not as expected.
     """
     found = shape(kind)
-    # In a field of another type an escape is an object, and found by that.
-    if found.wild and is_wild(text):
-        return None
     try:
-        return found.decoder.decode(text)
+        # In a field of another type an escape is an object, and found by that.
+        return None if found.wild and is_wild(text) else found.decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

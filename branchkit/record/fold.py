@@ -40,7 +40,7 @@ ANNOTATIONS = (ApprovalResolved, Escalated, Settled, Resumed, Cancelled)
 
 # These say what the journal knows about itself, not what the run did; a run that took a checkpoint
 # more often, or was resumed, has behaved no differently.
-_DERIVED = (StateTransition, Checkpoint, *ANNOTATIONS)
+_DERIVED = frozenset({StateTransition, Checkpoint, *ANNOTATIONS})
 
 
 def fold(record: Record | None, events: Iterable[Event]) -> Record:
@@ -57,11 +57,13 @@ def fold(record: Record | None, events: Iterable[Event]) -> Record:
 def apply(record: Record, event: Event) -> None:
     """Change ``record`` by one event: the reducer itself."""
     payload = event.payload
+    kind = type(payload)
     record.last_seq, record.head_hash = event.seq, event.event_hash
-    record.turn = max(record.turn, event.turn)
-    if not isinstance(payload, _DERIVED):
+    if event.turn > record.turn:
+        record.turn = event.turn
+    if kind not in _DERIVED:
         record.logical = accumulate(record.logical, logical_hash(event))
-    reducer = _REDUCERS.get(type(payload))
+    reducer = _REDUCERS.get(kind)
     if reducer is not None:
         reducer(record, event, payload)
 

@@ -68,7 +68,7 @@ def test_the_fast_ways_give_what_the_careful_ones_give(payload: Payload) -> None
     event, line = sealed(payload)
     tail = chain._tail(line[:-1])
     assert tail is not None
-    quick = chain._parsed(line[:-1], tail)
+    quick = chain._parsed(line[:-1], tail, event.seq, event.turn, event.event_hash)
     careful = chain._parsed_with_care(line[:-1])
     if quick is not None:
         assert as_json(payload_json(quick.payload)) == as_json(payload_json(careful.payload))

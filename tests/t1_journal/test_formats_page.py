@@ -21,6 +21,7 @@ from branchkit.journal.chain import HEAD_BYTES
 from branchkit.journal.events import KINDS
 from branchkit.journal.file import read, verify
 from branchkit.journal.format import ZERO_HASH, accumulate, digest, parse, value_hash
+from branchkit.journal.shapes import shape
 from branchkit.record.context import ContextHash, seen
 from branchkit.record.fold import fold
 
@@ -107,7 +108,9 @@ def test_hashes_are_what_the_page_says(tmp_path: Path) -> None:
     for event in events:
         volatile = type(event.payload).VOLATILE
         line = journal_line(tmp_path, event.seq)
-        payload = {k: v for k, v in orjson.loads(line)["payload"].items() if k not in volatile}
+        told = orjson.loads(line)["payload"]
+        whole = dict(shape(type(event.payload)).defaults) | told
+        payload = {k: v for k, v in whole.items() if k not in volatile}
         logical = value_hash([event.kind, event.turn, event.step_id, payload])
         record_hash = accumulate(record_hash, logical)
     assert fold(None, events).logical == record_hash
@@ -198,3 +201,10 @@ def test_the_verifier_and_branchkit_agree(
     assert (done.returncode == 0) == found.ok
     if not found.ok:
         assert f"event {found.damage[0].seq}:" in done.stderr
+
+
+def test_the_table_of_defaults_is_the_schema() -> None:
+    """C01: what a field is where a line does not hold it."""
+    rows = {quoted(value)[0]: quoted(names) for value, names in table("the first journals do):")}
+    shown = {name: orjson.loads(value) for value, names in rows.items() for name in names}
+    assert shown == {name: value for kind in KINDS.values() for name, value in shape(kind).defaults}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from journals import Step, journal, replied, reply_steps, run_steps, started, write
 
 from branchkit.errors import JournalDamaged, TurnOutside
-from branchkit.journal.chain import parse_line
+from branchkit.journal.chain import parse_placed
 from branchkit.journal.events import Event
 from branchkit.journal.file import read, verify
 from branchkit.journal.index import Place, build_index, events_between
@@ -52,11 +52,11 @@ def test_only_the_asked_for_lines_are_parsed(
     """R58: the cost is that of the turn, whatever the length of the run."""
     parsed: list[bytes] = []
 
-    def counted(line: bytes, tail: Any) -> Event:
+    def counted(line: bytes, *place: Any) -> Event:
         parsed.append(line)
-        return parse_line(line, tail)
+        return parse_placed(line, *place)
 
-    monkeypatch.setattr("branchkit.journal.scan.parse_line", counted)
+    monkeypatch.setattr("branchkit.journal.scan.parse_placed", counted)
     counts = []
     for turns in (10, 400):
         path = tmp_path / f"{turns}.journal.jsonl"
