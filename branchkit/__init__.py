@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from branchkit.boundary.contract import NoAnswer as NoAnswer
     from branchkit.boundary.contract import ProbeAnswer as ProbeAnswer
     from branchkit.branch.api import Run as Run
+    from branchkit.branch.api import calibrate as calibrate
     from branchkit.branch.api import compare as compare
     from branchkit.branch.api import open_run as open  # noqa: A004  branchkit.open(path)
     from branchkit.durable.answers import approve as approve
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"  # the only place where it stands
 
 __all__ = [
-    "Key", "KeyMismatch", "NoAnswer", "ProbeAnswer", "Run", "approve", "calls", "cancel",
-    "compare", "open", "resume", "session", "settle", "tool", "wire",
+    "Key", "KeyMismatch", "NoAnswer", "ProbeAnswer", "Run", "approve", "calibrate", "calls",
+    "cancel", "compare", "open", "resume", "session", "settle", "tool", "wire",
 ]  # fmt: skip
 
 _PUBLIC = {
@@ -46,6 +47,7 @@ _PUBLIC = {
     "resume": ("branchkit.durable.resume", "resume"),
     "settle": ("branchkit.durable.answers", "settle"),
     "Run": ("branchkit.branch.api", "Run"),
+    "calibrate": ("branchkit.branch.api", "calibrate"),
     "compare": ("branchkit.branch.api", "compare"),
     "open": ("branchkit.branch.api", "open_run"),
     "session": ("branchkit.durable.own_loop", "session"),

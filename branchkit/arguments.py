@@ -70,6 +70,10 @@ def _branching(made: Mapping[str, argparse.ArgumentParser]) -> None:
     made["commitment"].add_argument("--dry-run", action="store_true", help="say what it may cost")
     _branch_options(made["commitment"], n=20)
     made["compare"].add_argument("directory", type=Path, help="the directory that a fork named")
+    made["compare"].add_argument("--volatile", type=Path, metavar="FILE", help="from calibrate")
+    made["calibrate"].add_argument("one", type=Path, metavar="A")
+    made["calibrate"].add_argument("other", type=Path, metavar="B")
+    made["calibrate"].add_argument("-o", "--out", type=Path, help="for compare --volatile")
 
 
 def _recording(made: Mapping[str, argparse.ArgumentParser]) -> None:

@@ -24,6 +24,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "rewind": reading.rewind,
     "fork": branching.fork,
     "compare": branching.compare,
+    "calibrate": branching.calibrate,
     "commitment": branching.commitment,
     "when": reading.when,
     "replay": reading.replay,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from branchkit.branch.calibration import Calibration, load_masks
+from branchkit.branch.calibration import calibrate as calibrated
 from branchkit.branch.commitment import Commitment, Plan, commitment, plan, record_end
 from branchkit.branch.comparison import Comparison
 from branchkit.branch.fanout import Progress
@@ -166,6 +169,27 @@ def open_run(path: Path | str, *, parent: Path | str | None = None) -> Run:
     return Run(path, parent=parent)
 
 
-def compare(directory: Path | str) -> Comparison:
-    """The comparison of a fork that was run before, from its directory."""
-    return Comparison.load(Path(directory))
+def compare(directory: Path | str, *, volatile: Path | str | None = None) -> Comparison:
+    """The comparison of a fork that was run before, from its directory.
+
+    ``volatile``: a file that ``calibrate`` wrote; what it masks is no difference. Raises
+    InputRefused.
+    """
+    masks = () if volatile is None else load_masks(Path(volatile))
+    return Comparison.load(Path(directory), masks=masks)
+
+
+def calibrate(one: Path | str, other: Path | str, *, out: Path | str | None = None) -> Calibration:
+    """What of the results of two recordings that do the same varies; ``out`` keeps the masks.
+
+    Raises JournalDamaged, InputRefused.
+    """
+    sides = Recorded.open(one), Recorded.open(other)
+    try:
+        found = calibrated(*sides)
+    finally:
+        for side in sides:
+            side.close()
+    if out is not None:
+        Path(out).write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
+    return found

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from branchkit.branch.calibration import masked_vector
 from branchkit.branch.run import Result
 from branchkit.branch.swap import Swap
 from branchkit.divergence.align import Vector, first_divergence
@@ -30,6 +31,7 @@ from branchkit.divergence.tables import (
 )
 from branchkit.divergence.textmap import text_map
 from branchkit.divergence.vectors import vector
+from branchkit.divergence.volatile import Mask
 from branchkit.errors import InputRefused
 from branchkit.journal.events import Component, Event, ModelReplied
 from branchkit.journal.file import read
@@ -96,10 +98,13 @@ class Comparison:
         partial: bool = False,
         parent_unchanged: bool = True,
         directory: Path | None = None,
+        masks: Sequence[Mask] = (),
     ) -> None:
         order = {plan.name: number for number, plan in enumerate(plans)}
         self.recorded = recorded
-        self.facts = facts
+        said = [f"{mask.tool}: {mask.pattern}" for mask in masks]
+        self.facts = facts._replace(volatile=[*facts.volatile, *said])
+        self.masks = tuple(masks)
         self.plans = list(plans)
         self.results = sorted(results, key=lambda one: (order[one.arm], one.number))
         self.partial = partial
@@ -107,8 +112,11 @@ class Comparison:
         self.directory = directory
 
     @classmethod
-    def load(cls, directory: Path) -> Comparison:
-        """The comparison of an earlier fork. Raises InputRefused if there is none."""
+    def load(cls, directory: Path, *, masks: Sequence[Mask] = ()) -> Comparison:
+        """The comparison of an earlier fork. Raises InputRefused if there is none.
+
+        ``masks``: what of a tool's results is no difference; see ``branch.calibration``.
+        """
         try:
             facts = ForkFacts(**json.loads((directory / "fork.json").read_text("utf-8")))
             lines = (directory / "results.jsonl").read_text("utf-8").splitlines()
@@ -122,13 +130,14 @@ class Comparison:
         partial = len(results) < sum(plan.n for plan in plans)
         return cls(
             Recorded.open(facts.parent), facts, plans, results, partial=partial,
-            directory=directory,
+            directory=directory, masks=masks,
         )  # fmt: skip
 
     @cached_property
     def record_vector(self) -> Vector:
         """The record's own turns."""
-        return vector(effective(self.recorded.events))
+        rows = vector(effective(self.recorded.events))
+        return masked_vector(self.recorded, rows, self.masks)
 
     @cached_property
     def branches(self) -> list[BranchView]:
@@ -162,9 +171,18 @@ class Comparison:
         for journal in {result.journal: None for result in self.results}:
             events = _events(journal)
             rows = vector(events, first_turn=turn + 1, workspace=before)
+            if self.masks and rows:
+                rows = self._masked(journal, rows)
             calls = sum(isinstance(e.payload, ModelReplied) and e.turn <= turn for e in events)
             found[journal] = _Read(rows, calls)
         return found
+
+    def _masked(self, journal: str, rows: Vector) -> Vector:
+        branch = Recorded.open(journal, parent=self.recorded.path)
+        try:
+            return masked_vector(branch, rows, self.masks)
+        finally:
+            branch.close()
 
     def _view(self, result: Result, row: BranchRow, vectors: dict[str, Vector]) -> BranchView:
         baseline = self._baseline(result, vectors)

@@ -74,8 +74,17 @@ def compare(options: argparse.Namespace) -> int:
     from branchkit.branch.api import compare
     from branchkit.branch.text import comparison_text
 
-    found = compare(options.directory)
+    found = compare(options.directory, volatile=options.volatile)
     answer(options, found.to_json(), lambda: comparison_text(found))
+    return EXIT_OK
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Learn from two recordings that do the same what of their results varies all the same."""
+    from branchkit.branch.api import calibrate
+
+    found = calibrate(options.one, options.other, out=options.out)
+    answer(options, found.to_json(), lambda: repr(found))
     return EXIT_OK
 
 

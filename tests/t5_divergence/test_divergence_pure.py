@@ -14,7 +14,8 @@ MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__in
 READS_EVENTS = {"branchkit.journal.events", "branchkit.journal.format"}
 
 ALLOWED = {
-    "__future__", "collections", "collections.abc", "dataclasses", "functools", "itertools", "math",
+    "__future__", "collections", "collections.abc", "dataclasses", "difflib", "functools",
+    "itertools", "math", "re",
     "numpy", "numpy.typing", "pandas", "scipy.optimize", "scipy.special", "scipy.stats",
     "statsmodels.stats.multitest", "textwrap", "typing",
     "branchkit.errors",
