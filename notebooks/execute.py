@@ -29,6 +29,7 @@ def execute(path: Path) -> None:
         resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=False,
         record_timing=False,
+        coalesce_streams=True,  # else how a print was cut into messages stands in the file
     )
     client.execute()
     notebook.metadata.pop("widgets", None)
