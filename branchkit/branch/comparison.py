@@ -157,8 +157,9 @@ class Comparison:
                 limited=result.status != "completed",
                 start=self.facts.turn + 1,
                 number=result.number,
+                baseline=self._baseline(result, vectors),
             )
-            found.append(self._view(result, row, vectors))
+            found.append(self._view(result, row))
         return found
 
     @cached_property
@@ -184,8 +185,8 @@ class Comparison:
         finally:
             branch.close()
 
-    def _view(self, result: Result, row: BranchRow, vectors: dict[str, Vector]) -> BranchView:
-        baseline = self._baseline(result, vectors)
+    def _view(self, result: Result, row: BranchRow) -> BranchView:
+        baseline = row.baseline or ()
         if result.error is not None:
             return BranchView(result, row, baseline, None, None, result.error)
         found = cause(
@@ -226,9 +227,7 @@ class Comparison:
 
     def agreement_table(self) -> pd.DataFrame:
         """The survival of agreement by arm and turn; see ``divergence.tables.agreement_frame``."""
-        views = self.branches
-        baselines = {view.row.journal: view.baseline for view in views}
-        return agreement_frame([view.row for view in views], baselines)
+        return agreement_frame([view.row for view in self.branches], self.record_vector)
 
     def outcomes_table(self) -> pd.DataFrame:
         """One row a group of equal ends, columns as the fields of ``outcomes.Group`` (R67)."""

@@ -5,7 +5,7 @@ pandas is imported inside the builders. Columns are promises; more may be added 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -48,6 +48,7 @@ class BranchRow(NamedTuple):
     limited: bool = False
     start: int | None = None
     number: int | None = None  # branches of two arms with the same number have the same seed
+    baseline: Vector | None = None  # what it is held against, where that is not the record
 
 
 class ArmSummary(NamedTuple):
@@ -156,10 +157,8 @@ def found_against(one: ArmSummary, control: ArmSummary) -> Reach:
     return reach(one.success.n, other.n, other.k / other.n, POWER, 0.05 / one.arms)
 
 
-def agreement_frame(rows: Iterable[BranchRow], records: Mapping[str, Vector]) -> pd.DataFrame:
+def agreement_frame(rows: Iterable[BranchRow], record: Vector) -> pd.DataFrame:
     """The survival curve of agreement with the record: one row an arm and turn (R61).
-
-    ``records``: what each branch is held against, by its journal.
 
     | column | type | meaning |
     |---|---|---|
@@ -176,10 +175,10 @@ def agreement_frame(rows: Iterable[BranchRow], records: Mapping[str, Vector]) ->
     turns: set[int] = set()
     starts = []
     for row in rows:
-        record = records[row.journal]
-        kept = stay(row.vector, record, start=row.start, limited=row.limited)
+        against = _against(row, record)
+        kept = stay(row.vector, against, start=row.start, limited=row.limited)
         arms.setdefault(row.arm, []).append(kept)
-        turns |= {one.turn for one in (*row.vector, *record)}
+        turns |= {one.turn for one in (*row.vector, *against)}
         starts.append(row.start or (row.vector[0].turn if row.vector else 1))
     begin = min(starts, default=1)
     shown = range(begin - 1, max(turns, default=begin) + 1)
@@ -271,12 +270,19 @@ def drift_turn(vector: Vector) -> int | None:
     return next((now.turn for was, now in turns if was.model != now.model), None)
 
 
+def _against(row: BranchRow, record: Vector) -> Vector:
+    return record if row.baseline is None else row.baseline
+
+
 def _left(row: BranchRow, record: Vector) -> bool:
-    return first_divergence(row.vector, record, start=row.start) is not None
+    return first_divergence(row.vector, _against(row, record), start=row.start) is not None
 
 
 def _branch_record(row: BranchRow, record: Vector) -> tuple[object, ...]:
-    found = cause(row.vector, record, swapped=row.swapped, start=row.start, limited=row.limited)
+    found = cause(
+        row.vector, _against(row, record), swapped=row.swapped, start=row.start,
+        limited=row.limited,
+    )  # fmt: skip
     first, last = (row.vector[0].turn, row.vector[-1].turn) if row.vector else (None, None)
     t_div, kind, because = found or (None, None, None)
     return (

@@ -117,14 +117,27 @@ def test_agreement_by_arm_and_turn() -> None:
     """R61: a branch that a limit cut off is not one that left."""
     cut = BranchRow("control", "cut", None, vector("d", 4), limited=True, start=4)
     rows = [*ROWS[:2], ROWS[11], cut]
-    frame = agreement_frame(rows, {row.journal: RECORD for row in rows})
+    frame = agreement_frame(rows, RECORD)
     assert list(frame.columns) == ["arm", "turn", "at_risk", "left", "censored", "agree"]
     arm, control = (frame[frame["arm"] == name] for name in ("prompt=@p", "control"))
     assert arm["turn"].tolist() == [3, 4, 5, 6]
     assert arm["agree"].tolist() == [1.0, 1.0, 0.0, 0.0]
     assert control["agree"].tolist() == [1.0, 1.0, 1.0, 1.0]
     assert control["censored"].tolist() == [0, 1, 0, 0]
-    assert agreement_frame([], {}).empty
+    assert agreement_frame([], RECORD).empty
+
+
+def test_branches_of_an_import_are_held_against_their_control() -> None:
+    """R62: its record was made by another harness, so every table compares with the control."""
+    control = vector("dyz", 4)
+    rows = [
+        BranchRow("control", "c", None, control, start=4, baseline=control),
+        BranchRow("model=x", "m", "model", vector("dyw", 4), start=4, baseline=control),
+    ]
+    assert branches_frame(rows, RECORD)["t_div"].fillna(0).to_list() == [0, 6]
+    assert arms_frame(rows, RECORD)["diverged"].to_list() == [0, 1]
+    agree = agreement_frame(rows, RECORD).groupby("arm")["agree"].last()
+    assert agree.to_list() == [1.0, 0.0]
 
 
 def test_hashes_by_turn() -> None:
