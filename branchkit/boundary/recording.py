@@ -16,6 +16,7 @@ from branchkit.boundary.send import ask, send
 from branchkit.boundary.settlement import Ask, Known, NotSent, Observation, Tools, Waiting, settle
 from branchkit.disk import crash_point
 from branchkit.errors import BudgetSpent, ModelError
+from branchkit.journal.appending import RunWriter
 from branchkit.journal.blobs import INLINE_LIMIT_BYTES, Blobs
 from branchkit.journal.events import (
     Checkpoint,
@@ -30,7 +31,6 @@ from branchkit.journal.events import (
     ToolIntent,
     ToolResult,
 )
-from branchkit.journal.file import Writer
 from branchkit.journal.redact import Redactor, redactor
 from branchkit.record import fold as folding
 from branchkit.record.record import Approval, Record
@@ -50,7 +50,7 @@ class Recording:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: RunWriter,
         blobs: Blobs,
         *,
         model: Model,

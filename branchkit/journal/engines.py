@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from branchkit.errors import ForkDetected, UsageError
-from branchkit.journal.chain import link, seal
+from branchkit.journal.appending import Appending, RunWriter
+from branchkit.journal.chain import link
 from branchkit.journal.commit import CAPACITY, WINDOW_S, Counts, GroupCommit
-from branchkit.journal.events import Event, Payload
 from branchkit.journal.file import SUFFIX, Writer
 from branchkit.journal.format import ZERO_HASH
 from branchkit.journal.scan import BLOCK_BYTES, Damage, damage_error, scan_lines
@@ -188,7 +188,7 @@ class Host:
 
     def writer(self, run_id: str, *, now: Callable[[], str]) -> RunWriter:
         """The one writer of a run, which goes on where the run ended."""
-        return RunWriter(self._group, run_id, now, self.engine.head(run_id))
+        return HostedWriter(self._group, run_id, now, self.engine.head(run_id))
 
     def close(self) -> None:
         """Write what was handed in, and let the engine go."""
@@ -196,7 +196,7 @@ class Host:
         self.engine.close()
 
 
-class RunWriter:
+class HostedWriter(Appending):
     """``Writer`` for a run on a Host: the same ``append``, ``commit`` and ``close``."""
 
     def __init__(
@@ -206,25 +206,8 @@ class RunWriter:
         now: Callable[[], str],
         head: Head,
     ) -> None:
-        self.run_id = run_id
-        self.seq, self.head = head
-        self._group, self._now = group, now
-        self._pending: list[bytes] = []
-
-    def append(self, payload: Payload, *, turn: int, step_id: str) -> Event:
-        """Give the event its place in the chain. It is not durable before ``commit`` returns."""
-        event, line = seal(
-            payload,
-            seq=self.seq,
-            turn=turn,
-            step_id=step_id,
-            recorded_at=self._now(),
-            run_id=self.run_id,
-            prev_event_hash=self.head,
-        )
-        self.seq, self.head = self.seq + 1, event.event_hash
-        self._pending.append(line)
-        return event
+        super().__init__(run_id, now, *head)
+        self._group = group
 
     def commit(self) -> None:
         """Return once every appended event is on stable storage."""

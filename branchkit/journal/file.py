@@ -16,7 +16,8 @@ from pathlib import Path
 from branchkit import disk
 from branchkit.errors import DiskFull, ForkDetected, JournalDamaged, JournalPoisoned
 from branchkit.journal.anchor import keep_head
-from branchkit.journal.chain import link, seal
+from branchkit.journal.appending import Appending
+from branchkit.journal.chain import link
 from branchkit.journal.events import Event, Payload
 from branchkit.journal.format import ZERO_HASH
 from branchkit.journal.scan import (
@@ -37,7 +38,7 @@ __all__ = [
 _FULL = "the disk was full"
 
 
-class Writer:
+class Writer(Appending):
     """The one writer of a journal file. ``append`` buffers, ``commit`` makes durable.
 
     After a failed fdatasync the writer is poisoned: a second fdatasync would say OK with the data
@@ -49,14 +50,12 @@ class Writer:
 
         Raises JournalLocked, JournalDamaged.
         """
+        super().__init__(run_id, now, 0, ZERO_HASH)
         self.path = path
-        self.run_id = run_id
-        self._now = now
-        self._pending: list[bytes] = []
         self._poisoned = ""  # why nothing is taken any more
         self._fd: int | None = None
         self._closed = False
-        self.seq, self.head, self._end = 0, ZERO_HASH, 0
+        self._end = 0
         self._durable = (0, ZERO_HASH)  # seq and head at the last commit
         disk.make_directory(path.parent)
         self._lock_path = path.with_name(path.name + ".lock")
@@ -109,18 +108,7 @@ class Writer:
         before.
         """
         self._refuse_if_poisoned()
-        event, line = seal(
-            payload,
-            seq=self.seq,
-            turn=turn,
-            step_id=step_id,
-            recorded_at=self._now(),
-            run_id=self.run_id,
-            prev_event_hash=self.head,
-        )
-        self.seq, self.head = self.seq + 1, event.event_hash
-        self._pending.append(line)
-        return event
+        return super().append(payload, turn=turn, step_id=step_id)
 
     def take(self, lines: Sequence[bytes]) -> None:
         """``append`` of lines sealed before. Raises ForkDetected if they do not follow."""
