@@ -83,9 +83,10 @@ def branches_parser() -> Parser:
 
 
 def compare_parser() -> Parser:
-    """``%compare [DIR]``."""
+    """``%compare [DIR] [--volatile FILE]``."""
     parser = Parser("compare")
     parser.add_argument("directory", nargs="?")
+    parser.add_argument("--volatile")
     return parser
 
 

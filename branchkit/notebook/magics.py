@@ -124,13 +124,15 @@ def branches(_options: Any) -> Any:
 def compare(options: Any) -> Comparison:
     """The last fork's comparison, or an earlier one's from the directory that the fork named.
 
-    %compare [DIR]
+    %compare [DIR] [--volatile FILE]
+
+      --volatile   what is no difference: a file from `branchkit calibrate A B -o FILE`
 
     Example:
 
         %compare
     """
-    return SESSION.compare(options.directory)
+    return SESSION.compare(options.directory, volatile=options.volatile)
 
 
 def report(options: Any) -> Path:

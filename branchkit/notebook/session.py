@@ -113,13 +113,21 @@ class Session:
             progress.finish(f"{len(found.results)} turns looked at, no model asked")
         return found
 
-    def compare(self, directory: Path | str | None = None) -> Comparison:
-        """The last comparison, or that of an earlier fork from its directory."""
-        if directory is None:
+    def compare(
+        self, directory: Path | str | None = None, *, volatile: Path | str | None = None
+    ) -> Comparison:
+        """The last comparison, or that of an earlier fork from its directory.
+
+        ``volatile`` is a file of masks, with which the last one is read again too.
+        """
+        if directory is None and volatile is None:
             return self.comparison
         from branchkit.branch.api import compare as load
 
-        self._comparison = load(directory)
+        where = self.comparison.directory if directory is None else directory
+        if where is None:
+            raise UsageError("the last comparison lies in no directory", hint="name one")
+        self._comparison = load(where, volatile=volatile)
         return self._comparison
 
     def report(self, file: Path | str | None = None) -> Path:
@@ -212,9 +220,11 @@ def branches() -> pd.DataFrame:
     return SESSION.branches()
 
 
-def compare(directory: Path | str | None = None) -> Comparison:
+def compare(
+    directory: Path | str | None = None, *, volatile: Path | str | None = None
+) -> Comparison:
     """The last comparison, or an earlier fork's; the twin of ``%compare``."""
-    return SESSION.compare(directory)
+    return SESSION.compare(directory, volatile=volatile)
 
 
 def report(file: Path | str | None = None) -> Path:

@@ -14,6 +14,7 @@ from branchkit.harness.components import component
 from branchkit.harness.record import record_run
 from branchkit.journal.blobs import Blobs
 from branchkit.journal.events import Component
+from branchkit.notebook.session import Session
 from branchkit.workspace import Workspaces
 
 TOOLS = '''
@@ -97,3 +98,17 @@ def test_a_file_that_holds_no_masks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text("[]")
     with pytest.raises(InputRefused, match="holds no masks"):
         branchkit.compare(tmp_path, volatile=tmp_path / "no.json")
+
+
+def test_the_last_comparison_of_a_session_is_read_again_with_masks(
+    twice: tuple[Path, Path], tmp_path: Path
+) -> None:
+    masks = tmp_path / "masks.json"
+    branchkit.calibrate(*twice, out=masks)
+    session = Session()
+    session.journal(twice[0])
+    session.fork(0, n=2)
+    assert [one.distinct for one in session.compare().summaries] == [2]
+    assert [one.distinct for one in session.compare(volatile=masks).summaries] == [1]
+    assert session.comparison.masks
+    session.run.close()
