@@ -29,7 +29,7 @@ def when_html(found: When) -> str:
     """The same as a table."""
     table = _table(("after turn", "the check"), _stretches(found))
     head = f"<p>check: <code>{escape(found.check)}</code></p>"
-    return piece(f"{head}{table}<h4>{escape(_turn(found))}</h4>{_calls(found.calls)}")
+    return piece(f"{head}{table}<p class='h'>{escape(_turn(found))}</p>{_calls(found.calls)}")
 
 
 def blame_plain(found: Blame) -> str:
@@ -39,7 +39,7 @@ def blame_plain(found: Blame) -> str:
 
 def blame_html(found: Blame) -> str:
     """The same as a piece of a page."""
-    return piece(f"<h4>{escape(_blamed(found))}</h4>{_calls(found.calls)}")
+    return piece(f"<p class='h'>{escape(_blamed(found))}</p>{_calls(found.calls)}")
 
 
 def replayed_plain(found: Replayed) -> str:
@@ -59,7 +59,7 @@ def replayed_html(found: Replayed) -> str:
     if found.divergence is None:
         return piece(f"<p><b>{escape(replayed_plain(found))}</b></p>")
     rows = [(name, str(value)) for name, value in found.divergence.items()]
-    return piece(f"<h4>diverged</h4>{_table(('', ''), rows)}")
+    return piece(f"<p class='h'>diverged</p>{_table(('', ''), rows)}")
 
 
 def resumed_plain(found: Resumption) -> str:
@@ -76,7 +76,9 @@ def resumed_plain(found: Resumption) -> str:
 def resumed_html(found: Resumption) -> str:
     """The same as a piece of a page."""
     head, *rest = resumed_plain(found).splitlines()
-    return piece(f"<h4>{escape(head)}</h4>" + "".join(f"<p>{escape(line)}</p>" for line in rest))
+    return piece(
+        f"<p class='h'>{escape(head)}</p>" + "".join(f"<p>{escape(line)}</p>" for line in rest)
+    )
 
 
 def advice_html(found: Advice, picture: bytes) -> str:
@@ -87,7 +89,9 @@ def advice_html(found: Advice, picture: bytes) -> str:
     ]
     image = f'<img alt="overhead against interval" src="data:image/png;base64,{_b64(picture)}">'
     heads = ("checkpoint", "turns apart", "time lost", "turns lost by a crash")
-    return piece(f"<h4>{escape(str(found).splitlines()[0])}</h4>{image}{_table(heads, rows)}")
+    return piece(
+        f"<p class='h'>{escape(str(found).splitlines()[0])}</p>{image}{_table(heads, rows)}"
+    )
 
 
 def _b64(data: bytes) -> str:

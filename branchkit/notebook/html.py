@@ -63,7 +63,7 @@ def _comparison(comparison: Comparison, grid: Grid) -> Iterator[str]:
     partial = " (interrupted: partial)" if comparison.partial else ""
     name = escape(comparison.recorded.path.name)
     size = sum(plan.n for plan in comparison.plans)
-    yield f"<h4>fork at turn {facts.turn} of {name}, {size} branches{partial}</h4>"
+    yield f"<p class='h'>fork at turn {facts.turn} of {name}, {size} branches{partial}</p>"
     if facts.check is not None:
         ok = {True: "passes", False: "fails", None: "gives no verdict on"}[facts.record_ok]
         yield f"<p>check: <code>{escape(facts.check)}</code><br>record's own end: the check {ok} it"
@@ -72,7 +72,7 @@ def _comparison(comparison: Comparison, grid: Grid) -> Iterator[str]:
         yield f"<p>note: {escape(facts.workspace_note)}</p>"
     yield f'<div class="bk-map">{"".join(map_html(grid))}</div>'
     yield from _rates(comparison.summaries)
-    yield "<h4>ends (equal workspaces together)</h4><table>"
+    yield "<p class='h'>ends (equal workspaces together)</p><table>"
     for group in comparison.outcomes():
         where = escape((group.workspace or "not hashed")[:23])
         yield f'<tr><td class="r">×{group.count}</td><td>{WORDS[group.ok]}</td><td>{where}…</td>'
@@ -132,7 +132,7 @@ def _cell(cell: int) -> str:
 
 
 def _rates(summaries: list[ArmSummary]) -> Iterator[str]:
-    yield "<h4>success, with 95 % intervals</h4><table><tr><th>arm</th><th>success</th>"
+    yield "<p class='h'>success, with 95 % intervals</p><table><tr><th>arm</th><th>success</th>"
     yield "<th>0 … 100 %</th><th>interval</th><th>p</th><th>distinct</th><th>diverged</th></tr>"
     for one in summaries:
         rate = one.success

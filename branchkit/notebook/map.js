@@ -19,7 +19,7 @@ const STYLE = `
 .bk-live .detail{max-height:420px;overflow:auto;margin-top:6px;
  border:1px solid var(--jp-border-color1,var(--bk-line,GrayText))}
 .bk-live .detail:empty{display:none}
-.bk-live .detail h4{margin:6px 8px}
+.bk-live .title{margin:6px 8px;font-weight:bold}
 .bk-live .diff{font:12px/1.4 var(--jp-code-font-family,monospace);white-space:pre-wrap;
  overflow-wrap:anywhere}
 .bk-live .line{display:grid;grid-template-columns:1.2em minmax(0,1fr) 1.2em minmax(0,1fr);
@@ -299,7 +299,7 @@ class MapView {
       line.append(element("div", plain || (came ? "now" : ""), right));
       diff.append(line);
     }
-    this.detail.append(element("h4", "", title), diff);
+    this.detail.append(element("div", "title", title), diff);
   }
 }
 

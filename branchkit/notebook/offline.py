@@ -9,6 +9,7 @@ scripts the map is the table of ``html.py``.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +61,9 @@ def offline_page(comparison: Comparison, title: str) -> str:
     rows = _cells(comparison, grid)
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
     head += '</title><meta name="color-scheme" content="light dark"></head>'
-    body = f"{head}\n<body><main>{comparison_html(comparison)}</main>"
+    # In a notebook nobody knows which level a heading would have; here it is the second.
+    found = re.sub("<p class='h'>(.*?)</p>", r"<h2>\1</h2>", comparison_html(comparison))
+    body = f"{head}\n<body><main><h1 class='bk-page'>{escape(title)}</h1>{found}</main>"
     tail = f"\n<script>{_script()}</script></body></html>\n"
     room = MAX_PAGE_BYTES - len((body + tail).encode()) - len(_told(grid, rows, {})) - SPARE_BYTES
     diffs = _kept(_diffs(comparison, _wanted(comparison, grid, rows)), room * 3 // 4)

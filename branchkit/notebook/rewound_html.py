@@ -41,7 +41,7 @@ def rewound_html(rewound: Rewound) -> str:
 
 def _rewound(rewound: Rewound) -> Iterator[str]:
     name = escape(rewound.journal)
-    yield f"<h4>{name}, just before reply {rewound.turn} of {rewound.turns}</h4>"
+    yield f"<p class='h'>{name}, just before reply {rewound.turn} of {rewound.turns}</p>"
     yield from _dropped(rewound)
     shown = max(0, len(rewound.context) - LAST_MESSAGES)
     if shown:
@@ -49,7 +49,7 @@ def _rewound(rewound: Rewound) -> Iterator[str]:
         yield from _earlier(rewound, shown)
         yield "</details>"
     yield from _messages(rewound, shown, len(rewound.context))
-    yield "<h4>what the run then did</h4>"
+    yield "<p class='h'>what the run then did</p>"
     yield from _recorded(rewound)
     where = f"workspace: {_where(rewound)}<br>{rewound.workspace_note}"
     yield f'<p class="dim">{where}<br>context {rewound.context_hash}</p>'
@@ -155,7 +155,7 @@ def run_plain(run: Run) -> str:
 def run_html(run: Run) -> str:
     """The same as a table."""
     record = run.recorded.record
-    head = f"<h4>{escape(run.recorded.path.name)}: {run.turns} turns, {record.status}</h4>"
+    head = f"<p class='h'>{escape(run.recorded.path.name)}: {run.turns} turns, {record.status}</p>"
     head += f"<p>task: {escape(str(record.task))}</p>"
     rows = "".join(
         f'<tr><td class="r">{turn}</td><td>{escape(what)}</td></tr>' for turn, what in _turns(run)

@@ -157,7 +157,7 @@ def looked(
     for _ in range(CLICKS):
         view.keyboard.press("ArrowLeft")
         clicks.append(float(canvas.evaluate(ASK)))
-        expect(view.locator(".bk-live .detail h4")).to_contain_text("the record, and control")
+        expect(view.locator(".bk-live .detail .title")).to_contain_text("the record, and control")
     table = float(view.evaluate(TABLE, list(size)))
     view.keyboard.press("Control+s")
     deadline = time.monotonic() + 60

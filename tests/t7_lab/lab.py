@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.error import URLError
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from branchkit.process import spawn
@@ -147,3 +148,9 @@ def opened(
     page.goto(f"{server.url}/lab/workspaces/{workspace}/tree/{notebook}?token={server.token}")
     page.locator(".jp-Notebook .jp-Cell").first.wait_for()
     return page
+
+
+def violations(page: Page, within: str) -> list[str]:
+    """What axe finds wrong within a CSS selector: roles, names, contrast, reach by keyboard."""
+    found = Axe().run(page, context=within).response["violations"]
+    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in found]

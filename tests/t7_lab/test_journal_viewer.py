@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from journals import run_steps, sealed_lines
-from lab import PAGE_TIMEOUT_MS, Place
+from lab import PAGE_TIMEOUT_MS, Place, violations
 from playwright.sync_api import Locator, Page, expect
 
 import branchkit
@@ -84,12 +83,6 @@ def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows(page: Page) -> Locator:
     return page.locator(".bk-journal-row")
-
-
-def violations(page: Page) -> list[str]:
-    """What axe finds in the timeline."""
-    found = Axe().run(page, context=".bk-journal").response["violations"]
-    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in found]
 
 
 def test_a_journal_opens_as_a_timeline(open_journal: OpenPage) -> None:
@@ -172,7 +165,7 @@ def test_nothing_that_axe_knows_is_wrong(open_journal: OpenPage, theme: str) -> 
     """STYLE 15: names, roles, contrast; in both themes."""
     page = open_journal(SAMPLE, theme=theme)
     rows(page).first.click()
-    assert violations(page) == []
+    assert violations(page, ".bk-journal") == []
 
 
 def test_the_bundle_is_built_from_these_sources() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from lab import Place
+from lab import Place, violations
 from playwright.sync_api import Page, expect
 
 import branchkit
@@ -52,7 +53,7 @@ def test_a_click_opens_the_diff_without_a_kernel(page: Page, report: Path) -> No
     assert box is not None
     canvas.click(position={"x": 125, "y": box["height"] - 9})
     detail = page.locator(".bk-live .detail")
-    expect(detail.locator("h4")).to_contain_text("turn 23: the record, and truncation=none")
+    expect(detail.locator(".title")).to_contain_text("turn 23: the record, and truncation=none")
     expect(detail.locator(".was").filter(has_text="cut by head:12l").last).to_be_visible()
     protected = detail.locator(".now").filter(has_text="protected by the release policy")
     expect(protected.first).to_be_attached()
@@ -64,7 +65,19 @@ def test_the_keyboard_opens_it_too(page: Page) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator(".bk-live .say")).to_contain_text("turn 24")
     page.keyboard.press("Enter")
-    expect(page.locator(".bk-live .detail h4")).to_contain_text("turn 24: the record, and control")
+    expect(page.locator(".bk-live .detail .title")).to_contain_text(
+        "turn 24: the record, and control"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_that_axe_knows_is_wrong(page: Page, scheme: Literal["light", "dark"]) -> None:
+    """STYLE 15, with a diff open: roles, names, contrast, all of it within reach of the keys."""
+    page.emulate_media(color_scheme=scheme)
+    page.locator(".bk-live canvas").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".bk-live .detail .title")).to_be_visible()
+    assert violations(page, "html") == []
 
 
 def test_without_scripts_the_table_is_there(place: Place, report: Path) -> None:

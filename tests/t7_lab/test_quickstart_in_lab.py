@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lab import NOTEBOOK, Place, opened
+from lab import NOTEBOOK, Place, opened, violations
 from playwright.sync_api import Locator, Page, expect
 
 RUN_TIMEOUT_MS = 90_000
@@ -104,7 +104,7 @@ def test_the_map_is_there_within_two_seconds_after_the_cell(page: Page, shots: P
     assert time.monotonic() - ended <= MAP_WITHIN_S
     # Beside the living map the picture of it is one too many; rates and verdicts stay.
     expect(page.locator(".bk-beside .bk-map")).to_be_hidden()
-    expect(page.get_by_role("heading", name="success, with 95 % intervals")).to_be_visible()
+    expect(page.get_by_text("success, with 95 % intervals")).to_be_visible()
     shot(page, "run", shots)
 
 
@@ -134,7 +134,15 @@ def test_the_keyboard_reaches_every_cell(page: Page) -> None:
     expect(page.locator(".bk-live .say")).to_contain_text("turn 24")
     expect(page.locator(".bk-live .say")).to_contain_text("control, branch")
     page.keyboard.press("Enter")
-    expect(page.locator(".bk-live .detail h4")).to_contain_text("turn 24: the record, and control")
+    expect(page.locator(".bk-live .detail .title")).to_contain_text(
+        "turn 24: the record, and control"
+    )
+
+
+def test_axe_finds_nothing_wrong_with_the_map(page: Page) -> None:
+    """STYLE 15: in JupyterLab's own page, with a diff open."""
+    assert violations(page, ".bk-live") == []
+    assert violations(page, ".bk-beside") == []
 
 
 def test_the_living_map_follows_the_theme(page: Page, shots: Path) -> None:
