@@ -11,6 +11,7 @@ from typing import NamedTuple
 from branchkit.errors import InputRefused, TurnOutside
 from branchkit.journal.blobs import BlobReader, Blobs, first_of, store_directory
 from branchkit.journal.events import (
+    Compacted,
     ContextBuilt,
     Delivered,
     Event,
@@ -206,6 +207,8 @@ class Recorded:
         if turn in self.contexts.turns:
             return list(self.contexts.at_turn(turn))
         begin = self._built_before(turn)
+        if (replaced := self._compacted_since(begin, turn)) is not None:
+            return replaced
         context = list(self.contexts.at_seq(begin.seq)) if begin else []
         return context + self._said_since(begin, turn)
 
@@ -217,6 +220,17 @@ class Recorded:
                 hint=f"what it began from is turn {turn} of its parent, {self.parent.path}",
             )
         return begin
+
+    def _compacted_since(self, begin: Event | None, turn: int) -> list[Seen] | None:
+        """What stands for the history since turn ``turn`` - 1 was asked, and what came after it.
+
+        None where nothing was compacted (R10).
+        """
+        events = [e for e in self.events_of(turn - 1) if begin is None or e.seq > begin.seq]
+        last = next((e for e in reversed(events) if isinstance(e.payload, Compacted)), None)
+        if last is None or not isinstance(last.payload, Compacted):
+            return None
+        return [seen(one) for one in last.payload.messages] + self._said_since(last, turn)
 
     def _said_since(self, begin: Event | None, turn: int) -> list[Seen]:
         """The messages of the turn before ``turn`` after its context was built.
@@ -237,6 +251,9 @@ class Recorded:
             return self._looked(self.context_before(turn))
         built = self.contexts.turns.get(turn)
         begin = built or self._built_before(turn)
+        replaced = None if built else self._compacted_since(begin, turn)
+        if replaced is not None:
+            return self._looked(replaced)
         said = [] if built else self._said_since(begin, turn)
         if begin is None:
             return self._looked(said)

@@ -95,6 +95,20 @@ def test_what_a_compaction_took_away_is_told(compacted: Run) -> None:
     assert compacted.rewind(2, workspace=False).origins.dropped is None
 
 
+def test_the_end_after_a_compaction_holds_the_summary(tmp_path: Path) -> None:
+    """The moment after the last reply: what was replaced is no more in the context."""
+    path = tmp_path / "end.journal.jsonl"
+    short: list[Message] = [{"role": "user", "content": SUMMARY}]
+    answer: Message = {"role": "assistant", "content": "answer"}
+    with branchkit.session(path, model=lambda _: answer, tools=[]) as session:
+        session.model([session.input({"role": "user", "content": "count"})])
+        session.compact(lambda: short, reason="too long")
+        session.input({"role": "user", "content": "and on"})
+    with branchkit.open(path) as run:
+        context = run.rewind(2, workspace=False).context
+    assert [str(message["content"]) for message in context] == [SUMMARY, "and on"]
+
+
 def test_a_branch_names_its_parents_events(run: Run, tmp_path: Path) -> None:
     """A fork's context holds its parent's messages: the journal of each is named."""
     with pytest.MonkeyPatch.context() as patch:

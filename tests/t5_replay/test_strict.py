@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import branchkit
-from branchkit.errors import Diverged, UsageError
+from branchkit.errors import Diverged, JournalDamaged, UsageError
 from branchkit.harness.truncation import Truncation
 from branchkit.journal.chain import seal
 from branchkit.journal.events import (
@@ -40,12 +40,32 @@ def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_event_is_consumed_once_and_nothing_is_called(tmp_path: Path) -> None:
-    """R55, first to fifth condition."""
+    """R55, second and fourth condition: no request to model or tool, every event exactly once."""
     before = JOURNAL.read_bytes()
     found = replay(Recorded.open(JOURNAL))
     assert found == Replayed(True, 219, 219, 0, 0, None)
     assert JOURNAL.read_bytes() == before
     assert not (tmp_path / "store").exists()
+
+
+def test_the_chain_of_what_is_replayed_verifies(tmp_path: Path) -> None:
+    """R55, third condition; with one byte changed the replay refuses to begin."""
+    with branchkit.open(JOURNAL) as run:
+        assert run.verify().ok
+    damaged = tmp_path / JOURNAL.name
+    damaged.write_bytes(JOURNAL.read_bytes().replace(b"release/2.1", b"release/2.7", 1))
+    with pytest.raises(JournalDamaged, match="hash_mismatch"):
+        branchkit.open(damaged)
+
+
+@pytest.mark.parametrize("turn", [1, 13, 25])
+@pytest.mark.parametrize("side", ["before_hash", "after_hash"])
+def test_every_logical_state_hash_is_compared(tmp_path: Path, turn: int, side: str) -> None:
+    """R55, fifth condition: a state that the journal says otherwise stops at its turn."""
+    found: Any = changed(tmp_path, turn, StateTransition, **{side: ZERO_HASH})
+    assert not found.ok
+    assert found.divergence["step_id"] == f"t{turn:04d}"
+    assert found.divergence["expected"]["payload"][side] == ZERO_HASH
 
 
 # Everything by which something could leave this process. Opening the journal for reading is not.
