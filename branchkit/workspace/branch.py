@@ -268,10 +268,11 @@ class Live:
         if rec is None or rec.parents or fid == self.tree.root:
             return
         path = self.contents.host_path(self._place(fid))
-        has_host = self._has_host(fid)
+        # A file that was big once and is small now has an empty host file still.
+        has_host = self._has_host(fid) or (fid in self._unsynced and path.exists())
         self.tree.drop(fid)
+        self._unsynced.discard(fid)
         if has_host:
-            self._unsynced.discard(fid)
             if self._care.space.cap_bytes is not None:
                 self._care.space.add(-taken_bytes(path))
             path.unlink()
@@ -280,7 +281,7 @@ class Live:
         """Return once the log (and the host file of ``fid``, or all) is on stable storage."""
         wanted = set(self._unsynced) if fid is None else self._unsynced & {fid}
         for each in wanted:
-            if self._has_host(each):
+            if each in self.tree.top and self._has_host(each):
                 disk.fdatasync(self.contents.host_fd(each, self._place(each)))
             self._unsynced.discard(each)
         if wanted:

@@ -474,3 +474,25 @@ def test_a_big_file_in_a_mount_that_is_killed(opened: Open, big_base: Path, tmp_
     for snapshot_id, expected in frozen.items():
         assert (ws.create(snapshot_id, snapshot=snapshot_id).path / "big").read_bytes() == expected
     assert branch.tree_hash() == tree_hash(branch.path)
+
+
+@pytest.mark.parametrize("small", [b"", b"small"])
+@pytest.mark.parametrize("end", ["freeze", "stop"])
+def test_a_file_that_was_big_then_small_then_removed_is_forgotten(
+    opened: Open, base: Path, tmp_path: Path, small: bytes, end: str
+) -> None:
+    """Its host file had been noted for the next sync: that sync, and the end, did not find it."""
+    ws = opened()
+    branch = ws.create("one", base=ws.add_base(base))
+    path = branch.path / "grew"
+    path.write_bytes(os.urandom(2 * MIB))
+    path.write_bytes(small)
+    path.unlink()
+    (branch.path / "kept").write_text("kept")
+    if end == "freeze":
+        branch.freeze()
+    else:
+        ws.stop()
+    again = opened().branch("one").path
+    assert sorted(os.listdir(again)) == sorted([*os.listdir(base), "kept"])
+    assert "Traceback" not in (tmp_path / "store" / "daemon.log").read_text()
