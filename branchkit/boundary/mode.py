@@ -54,6 +54,16 @@ class Reply(NamedTuple):
         return str(self.message.get("content") or "")
 
 
+class Question(NamedTuple):
+    """A request to a model that is written down; ``before`` is the record's hash before it."""
+
+    turn: int
+    step: str
+    request: ModelRequest
+    request_hash: str
+    before: str
+
+
 class Mode(Protocol):
     """Where answers come from and where events go."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from branchkit.boundary.calls import Call, native_calls
 from branchkit.boundary.contract import Contract
@@ -19,6 +19,7 @@ from branchkit.boundary.mode import Base as Base
 from branchkit.boundary.mode import Decision as Decision
 from branchkit.boundary.mode import Delivery as Delivery
 from branchkit.boundary.mode import Mode as Mode
+from branchkit.boundary.mode import Question as Question
 from branchkit.boundary.mode import Reply as Reply
 from branchkit.boundary.mode import allow, contracts_of, whole
 from branchkit.boundary.model import ModelRequest, seed_for_turn
@@ -54,16 +55,6 @@ from branchkit.record.context import (
     tool_message,
 )
 from branchkit.record.record import REDUCER_VERSION, Approval, Record
-
-
-class Question(NamedTuple):
-    """A request to a model that is written down; ``before`` is the record's hash before it."""
-
-    turn: int
-    step: str
-    request: ModelRequest
-    request_hash: str
-    before: str
 
 
 class Session:

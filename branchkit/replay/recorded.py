@@ -30,13 +30,13 @@ from branchkit.record.context import (
     Seen,
     plain_tools,
     seen,
-    unanswered,
 )
 from branchkit.record.effective import effective
 from branchkit.record.fold import fold
 from branchkit.record.kept import Kept, open_kept
 from branchkit.record.record import Record, Snapshot
 from branchkit.record.seeking import Asked, SeekingContexts
+from branchkit.record.unanswered import unanswered
 from branchkit.workspace import Workspaces, adopt
 
 PARENT_FILE = "parent.json"  # beside branch journals: where the parent's journal lies

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import httpx2
 import openai
 import pytest
@@ -314,6 +315,34 @@ def test_tools_of_the_session_are_not_run_again(tmp_path: Path) -> None:
         assert agent(wire, server.url) == recorded
     assert recorded[0] == "42"
     assert ran == [21]
+
+
+@pytest.mark.parametrize("module", [httpx2, httpx], ids=["httpx2", "httpx"])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_either_library_is_recorded(tmp_path: Path, module: Any, everywhere: bool) -> None:
+    """One interface under two names: whole, in a stream, and asynchronous."""
+    journal = tmp_path / "run.journal.jsonl"
+    body = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
+
+    def agent(wire: Any, url: str) -> list[Any]:
+        asked = f"{url}/chat/completions"
+        with module.Client() if everywhere else wire.client(module) as client:
+            seen = [client.post(asked, json=body).json()]
+            with client.stream("POST", asked, json={**body, "stream": True}) as answer:
+                seen.append("".join(answer.iter_text()))
+
+        async def asynchronous() -> Any:
+            made = module.AsyncClient() if everywhere else wire.async_client(module)
+            async with made as client:
+                return (await client.post(asked, json=body)).json()
+
+        return [*seen, asyncio.run(asynchronous())]
+
+    script = [zipped(chat(BOTH)), chat(END, stream=True), chat(END)]
+    with ModelServer(script) as server, branchkit.wire(journal, everywhere=everywhere) as wire:
+        recorded = agent(wire, server.url)
+    with branchkit.wire(journal, "replay", everywhere=everywhere) as wire:
+        assert agent(wire, server.url) == recorded
 
 
 def test_an_agent_of_pydantic_ai_is_recorded_without_a_change(tmp_path: Path) -> None:
